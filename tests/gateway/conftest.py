@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import cache
 
@@ -10,9 +11,11 @@ import pytest
 from mini_agentic_rl.gateway.constraints import compiler
 from mini_agentic_rl.gateway.constraints.trial import GrammarTrials
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
+from mini_agentic_rl.gateway.proxy import LLMProxy
 from mini_agentic_rl.gateway.settings import GrammarLimits
 from mini_agentic_rl.store import InMemoryLightningStore
 
+from .proxy.fake_upstream import FakeUpstream
 from .scripted import ScriptedSampler
 from .small_tokenizer import small_tokenizer
 
@@ -25,6 +28,11 @@ def tokenizer():
 @pytest.fixture
 def store():
     return InMemoryLightningStore()
+
+
+@pytest.fixture
+async def rollout(store):
+    return await store.start_rollout({"question": "12+30?"})
 
 
 @pytest.fixture(scope="session")
@@ -59,26 +67,47 @@ class SharedTrials:
 
 @pytest.fixture
 def serve(tokenizer, monkeypatch):
-    """Start a server that says the given texts; all are stopped at the end."""
+    """Start a server that says the given texts; all are stopped after the test, while the next one runs."""
     monkeypatch.setattr(compiler, "GrammarTrials", SharedTrials)
     running = []
 
-    def start(answers, *, store=None, api_key=None, api_keys=(), limits=None, port=0, tool_format="auto", **scripted):
+    def start(answers, *, store=None, api_key=None, limits=None, tool_format="auto", **scripted):
         sampler = ScriptedSampler(tokenizer, answers, **scripted)
-        server = MiniLLMServer(
-            sampler,
-            tokenizer,
-            model_name="tiny",
-            store=store,
-            api_key=api_key,
-            api_keys=api_keys,
-            limits=limits,
-            port=port,
-            tool_format=tool_format,
-        )
-        running.append(server.start())
-        return server, sampler
+        options = {"store": store, "api_key": api_key, "limits": limits, "tool_format": tool_format}
+        running.append(MiniLLMServer(sampler, tokenizer, model_name="tiny", **options).start())
+        return running[-1], sampler
 
     yield start
     for server in running:
-        server.stop(timeout=1)
+        threading.Thread(target=server.stop, args=(1,)).start()
+
+
+@pytest.fixture
+def upstream():
+    """Start servers of others."""
+    running = []
+
+    def start(script=None, **options):
+        running.append(FakeUpstream(script, **options))
+        return running[-1]
+
+    yield start
+    for server in running:
+        threading.Thread(target=server.stop).start()
+
+
+@pytest.fixture
+async def proxying(store):
+    """Start proxies over entries of a model list, all for the model "policy"."""
+    running = []
+
+    async def start(*entries, **options):
+        model_list = [{"model_name": "policy", **entry} for entry in entries]
+        made = LLMProxy(model_list=model_list, store=store, **{"num_retries": 1, **options})
+        await made.start()
+        running.append(made)
+        return made
+
+    yield start
+    for made in running:
+        await made.stop(timeout=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 SPECIAL = [
@@ -150,4 +150,23 @@ def small_tokenizer(
     tokenizer.add_tokens([AddedToken(text, special=True) for text in special], special_tokens=True)
     tokenizer.add_tokens([AddedToken(text, special=False) for text in added])
     tokenizer.chat_template = template
+    return tokenizer
+
+
+def sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
+    """A tokenizer in the style of SentencePiece: it drops the space that a text begins with, spells unknown characters
+    in bytes, and has special tokens in the middle of its vocabulary."""
+    letters = [*"\u2581abcdefghijklmnopqrstuvwxyzSO.<>|_/\n"]
+    vocabulary = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    model = models.BPE(
+        vocab={token: id_ for id_, token in enumerate(vocabulary)}, merges=[], byte_fallback=True, unk_token="<unk>"
+    )
+    core = Tokenizer(model)
+    core.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    core.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    core.add_special_tokens([AddedToken(token, special=True) for token in ("<s>", "</s>", *SPECIAL[:2])])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="</s>", bos_token="<s>", unk_token="<unk>")
+    tokenizer.chat_template = CHATML
     return tokenizer

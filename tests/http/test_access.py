@@ -1,4 +1,4 @@
-"""Keys, and requests that a web page may have sent."""
+"""Keys, rates, and requests that a web page may have sent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from mini_agentic_rl.commands.command_line import app
 from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.http import ApiKeys, AuthenticationError, ServerStartError, is_from_web_page, is_loopback
+from mini_agentic_rl.http.admission import RequestRate
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
 
 
@@ -32,12 +33,11 @@ def test_where_only_a_bearer_token_counts_nothing_else_lets_in(headers):
         assert ApiKeys(["one"], bearer_only=True).check({"authorization": f"{scheme} one"}) == "one"
 
 
-@pytest.mark.parametrize("key", ["", " ", "\n"])
+@pytest.mark.parametrize("key", ["", "\n"])
 @pytest.mark.parametrize(
     "make",
     [
-        lambda key: ApiKeys(["one", key]),
-        lambda key: LLMProxy(api_key=key),
+        lambda key: LLMProxy(api_keys=["one", key]),
         lambda key: LightningStoreServer(InMemoryLightningStore(), port=0, api_key=key),
     ],
 )
@@ -92,3 +92,18 @@ def test_a_request_of_another_site_is_known_by_its_origin_or_its_host(headers, e
 def test_loopback_is_this_computer_alone():
     assert [is_loopback(host) for host in ("localhost", "127.0.0.1", "127.9.9.9", "::1")] == [True] * 4
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "192.0.2.1", "store.example")] == [False] * 4
+
+
+def test_a_key_makes_a_minutes_worth_of_requests_at_once_and_then_one_in_each_share_of_it():
+    now = [100.0]
+    rate = RequestRate(30, clock=lambda: now[0])
+    assert [rate.take("a") for _ in range(30)] == [0.0] * 30
+    assert rate.take("a") == 2.0
+    now[0] += 1.5
+    assert rate.take("a") == 0.5
+    assert rate.take("b") == 0.0
+    now[0] += 0.5
+    assert rate.take("a") == 0.0
+    assert rate.take("a") == 2.0
+    now[0] += 3600.0
+    assert [rate.take("a") > 0 for _ in range(31)] == [False] * 30 + [True]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.constraints.test_grammars import END, TOKENIZER, json_schema, rule_of
+from gateway.constraints.forms import END, TOKENIZER, json_schema, rule_of
 from mini_agentic_rl.gateway.constraints.compiler import ConstraintCompiler
 from mini_agentic_rl.gateway.settings import GrammarLimits
 from mini_agentic_rl.http import BadRequestError

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from mini_agentic_rl.gateway.render.decoding import AnswerReader, ThoughtScanner, default_tags
+from mini_agentic_rl.gateway.render.decoding import KNOWN_TAGS, AnswerReader, ThoughtScanner
 from mini_agentic_rl.gateway.tool_formats import FORMATS, split_tool_calls
 from mini_agentic_rl.rewards.base import Sample
 from mini_agentic_rl.rewards.extract import extract_answer, extract_option
@@ -70,7 +70,7 @@ def long_texts(attack: Attack, whole: int) -> list[str]:
 def read_thought(text: str) -> None:
     """Split a thought off, and read calls in what is left."""
     for begun in (False, True):
-        reader = AnswerReader(ThoughtScanner(default_tags(), begun), FORMATS[0].scanner())
+        reader = AnswerReader(ThoughtScanner(KNOWN_TAGS[0], begun), FORMATS[0].scanner())
         for start in range(0, len(text), 5):
             reader.feed(text[start : start + 5])
         reader.finish()

@@ -7,11 +7,11 @@ The steps of one chat request:
     `/rollout/{rollout_id}/attempt/{attempt_id}/v1/…`.
 2.  Parse: the dialect of the path (`dialects/`: chat completions, responses, Anthropic messages) translates it to a
     chat request, which `ChatRequest` (`dialects/chat.py`) validates.
-3.  Render: `completion/prepare.py` renders it to token ids with the model's chat template (`render/`). A conversation
+3.  Render: `completion/service.py` renders it to token ids with the model's chat template (`render/`). A conversation
     continues from the ids of earlier calls (`completion/remember.py`). A JSON schema or a strict tool becomes a
     constraint on the tokens (`constraints/`).
 4.  Limit: the budget of the attempt is charged (`RolloutAttempts` in `completion/record.py`).
-5.  Sample: `completion/service.py` samples it from a `Sampler` (`mini_agentic_rl.samplers`), token ids in and out.
+5.  Sample: `completion/call.py` samples it from a `Sampler` (`mini_agentic_rl.samplers`), token ids in and out.
     `completion/choice.py` reads the tokens as text, thought (`render/decoding.py`) and tool calls (`tool_formats/`).
 6.  Record: one span with the exact tokens and log-probabilities is stored before the answer is complete.
 7.  Answer: whole or as server-sent events, in the dialect of the request.

@@ -37,7 +37,7 @@ class AddressSettings(Settings):
 
 
 class ServerSettings(AddressSettings):
-    """The address that a server listens on, and whom it lets in."""
+    """The address that a server listens on, and its API keys."""
 
     api_key: list[str] = Field(default=[], repr=False)
     """Key that clients must send; give it several times for several clients. Without a key everybody who reaches the

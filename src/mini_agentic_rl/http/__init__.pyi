@@ -1,13 +1,10 @@
 from .admission import ANYBODY as ANYBODY
-from .admission import AccessCheck as AccessCheck
 from .admission import Admission as Admission
 from .admission import ApiKeys as ApiKeys
 from .admission import RequestLimits as RequestLimits
-from .admission import check_address as check_address
 from .admission import checked_keys as checked_keys
 from .admission import is_from_web_page as is_from_web_page
 from .admission import is_loopback as is_loopback
-from .application import CLIENT_CLOSED_REQUEST as CLIENT_CLOSED_REQUEST
 from .application import METRICS_CONTENT_TYPE as METRICS_CONTENT_TYPE
 from .application import PAGES as PAGES
 from .application import SCHEMA_REFERENCE as SCHEMA_REFERENCE
@@ -16,7 +13,6 @@ from .application import Endpoint as Endpoint
 from .application import EventStream as EventStream
 from .application import MetricFamily as MetricFamily
 from .application import RequestMetrics as RequestMetrics
-from .application import RequestWatch as RequestWatch
 from .application import WebPages as WebPages
 from .application import disconnected as disconnected
 from .application import document as document
@@ -39,7 +35,6 @@ from .body import read_json as read_json
 from .errors import AuthenticationError as AuthenticationError
 from .errors import BadRequestError as BadRequestError
 from .errors import BodyTooLargeError as BodyTooLargeError
-from .errors import BodyTooSlowError as BodyTooSlowError
 from .errors import DrainingError as DrainingError
 from .errors import ForbiddenError as ForbiddenError
 from .errors import HttpError as HttpError
@@ -48,6 +43,7 @@ from .errors import OverloadedError as OverloadedError
 from .errors import ServerStartError as ServerStartError
 from .errors import UnsupportedEncodingError as UnsupportedEncodingError
 from .json_text import AT_ONCE as AT_ONCE
+from .json_text import FINITE as FINITE
 from .json_text import MAX_DEPTH as MAX_DEPTH
 from .json_text import check_counts as check_counts
 from .json_text import encode as encode

@@ -90,7 +90,8 @@ class Admission:
         self._rate = None if limits.max_requests_per_minute is None else RequestRate(limits.max_requests_per_minute)
         self._by_key: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._paused = False
+        self.paused = False
+        """True while requests are held."""
         self._draining = False
         self._waiting: set[asyncio.Future[None]] = set()
         self._empty = threading.Event()
@@ -101,11 +102,6 @@ class Admission:
     def waiting(self) -> int:
         """Number of requests that wait for the end of a pause."""
         return len(self._waiting)
-
-    @property
-    def paused(self) -> bool:
-        """True while requests are held."""
-        return self._paused
 
     @property
     def draining(self) -> bool:
@@ -166,12 +162,12 @@ class Admission:
             OverloadedError: it is, and requests are refused meanwhile.
             DrainingError: it stops instead.
         """
-        while self._paused:
+        while self.paused:
             if self._refuse_when_paused:
                 raise OverloadedError("the model is being updated; try again", retry_after=_PAUSED_RETRY_SECONDS)
             turn = asyncio.get_running_loop().create_future()
             with self._lock:
-                if not self._paused or self._draining:
+                if not self.paused or self._draining:
                     break
                 self._waiting.add(turn)
             try:
@@ -184,12 +180,12 @@ class Admission:
     def pause(self) -> None:
         """Hold new requests; running ones continue."""
         with self._lock:
-            self._paused = True
+            self.paused = True
 
     def resume(self) -> None:
         """End a pause."""
         with self._lock:
-            self._paused = False
+            self.paused = False
             self._wake()
 
     def drain(self, timeout: float) -> bool:
@@ -296,19 +292,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def check_address(host: str, keys: ApiKeys) -> None:
-    """Check that a server which other computers can reach has a key.
-
-    Raises:
-        ServerStartError: it has none.
-    """
-    if keys.first is None and not is_loopback(host):
-        raise ServerStartError(
-            f"listening on {host} lets other computers in: set an API key (`api_key`), or listen on `host=127.0.0.1`",
-            setting="host",
-        )
 
 
 class AccessCheck:

@@ -91,7 +91,7 @@ def new_app(
         return respond(error if isinstance(error, HttpError) else HttpError(FAILED))
 
     async def left(request: Request, error: Exception) -> Response:
-        return client_gone()
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def overview(request: Request) -> Response:
         document = {"paths": {}} if openapi is None else openapi()
@@ -144,7 +144,7 @@ def guarded(endpoint: Endpoint, respond: ErrorResponse) -> Endpoint:
         except HttpError as error:
             return respond(error)
         except ClientDisconnect:
-            return client_gone()
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Exception as error:  # an internal error must not stop the server
             log_failure(logger, error, f"{request.method} {request.url.path} failed")
             return respond(HttpError(FAILED))
@@ -209,11 +209,6 @@ def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[
 def openai_response(error: HttpError) -> Response:
     """Return the response for an error, in the shape of OpenAI's API."""
     return json_response(error.body(), error.status, error.headers)
-
-
-def client_gone() -> Response:
-    """Return the response for a client that has left."""
-    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def disconnected(receive: Receive) -> None:

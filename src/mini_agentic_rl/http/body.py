@@ -270,24 +270,17 @@ LARGE: Final = 1024 * 1024
 """Bytes, or characters, above which work is done one at a time."""
 
 
-class _Lanes:
-    """Threads for larger requests."""
-
-    def __init__(self) -> None:
-        self.ordinary = ThreadPoolExecutor(2, "request")
-        self.large = ThreadPoolExecutor(1, "large request")
+def _new_threads() -> None:
+    """Make the threads for larger requests; a forked process has none of those of its parent."""
+    global _ordinary, _large
+    _ordinary, _large = ThreadPoolExecutor(2, "request"), ThreadPoolExecutor(1, "large request")
 
 
-_lanes = _Lanes()
-
-
-def _begin_anew() -> None:
-    global _lanes
-    _lanes = _Lanes()  # a forked process has none of the threads
-
-
+_ordinary: ThreadPoolExecutor
+_large: ThreadPoolExecutor
+_new_threads()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_new_threads)
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
@@ -297,5 +290,5 @@ async def off_loop(size: int, work: Callable[[], T]) -> T:
     """
     if size <= SMALL:
         return work()
-    pool = _lanes.large if size > LARGE else _lanes.ordinary
+    pool = _large if size > LARGE else _ordinary
     return await asyncio.get_running_loop().run_in_executor(pool, partial(work))

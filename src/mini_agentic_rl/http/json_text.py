@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, NoReturn
 
@@ -103,7 +104,9 @@ def json_object(content: bytes, *, finite: bool = False) -> dict[str, Any]:
     try:
         body = parse_json(content.decode("utf-8-sig"), finite=finite)
     except NotFiniteError as error:
-        place = _place_of_infinite(content.decode("utf-8-sig"))
+        place = ""
+        with suppress(ValueError):  # the rest of the text may be no JSON
+            place = place_of_infinite(parse_json(content.decode("utf-8-sig")))
         message = f"{error} is no finite number, and JSON has no others"
         raise BadRequestError(f"{place}: {message}" if place else message, param=place or None) from None
     except ValueError as error:
@@ -111,13 +114,6 @@ def json_object(content: bytes, *, finite: bool = False) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequestError("the body is not a valid request: expected a JSON object")
     return body
-
-
-def _place_of_infinite(text: str) -> str:
-    try:
-        return place_of_infinite(parse_json(text))
-    except ValueError:  # the rest of the text is no JSON
-        return ""
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False)

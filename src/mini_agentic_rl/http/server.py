@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 from typing_extensions import Self
 
-from .admission import Admission, check_address
+from .admission import Admission, is_loopback
 from .connections import ACCEPTED_AT_ONCE, BoundedConnection, ReadingTurn, most_connections
 from .errors import ServerStartError
 
@@ -163,7 +163,12 @@ class AdmittingServer(ServerThread):
             ServerStartError: the address cannot be used, or other computers could connect and there is no key.
         """
         if not self.running:
-            check_address(self.host, self.admission.keys)
+            if self.admission.keys.first is None and not is_loopback(self.host):
+                raise ServerStartError(
+                    f"listening on {self.host} lets other computers in: set an API key (`api_key`), or listen on "
+                    "`host=127.0.0.1`",
+                    setting="host",
+                )
             self.admission.reopen()
             super().start()
             self.announce()

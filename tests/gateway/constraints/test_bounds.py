@@ -1,4 +1,4 @@
-"""What a form may cost, and whom it keeps waiting."""
+"""Bounds on the cost of compiling and following the form of an answer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from mini_agentic_rl.tokens import ConstraintError
 from processes import all_have_ended
 
 from ..samples import CALCULATOR
-from .test_grammars import END, TOKENIZER, json_schema, rule_of, strict
-from .walks import VOCABULARY, ids_of, walk
+from .forms import END, TOKENIZER, VOCABULARY, function, ids_of, json_schema, rule_of, strict, walk
 
 
 def patterns(count):
@@ -35,10 +34,6 @@ def patterns(count):
 
 def form(schema):
     return rule_of(response_format=json_schema(schema))
-
-
-def tool(parameters):
-    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
 
 
 def small(**limits):
@@ -62,44 +57,41 @@ async def until(condition):
         await asyncio.sleep(0.01)
 
 
-async def test_a_schema_that_takes_too_long_is_refused_by_the_bound_and_leaves_nothing_behind():
-    compiler = small(max_grammar_seconds=0.2)
+async def test_a_schema_beyond_a_bound_is_refused_by_its_setting_again_and_again(monkeypatch):
     memory = psutil.Process().memory_info().rss
-    with pytest.raises(BadRequestError, match=r"more than 0\.2 s of processor time \(max_grammar_seconds\)") as caught:
-        await compiler.compile(form(patterns(30)))
-    assert caught.value.param == "response_format"
+    compiler = small(max_grammar_seconds=0.1)
+    costly = function({"properties": {"a": patterns(30)}})
+    seconds = r"more than 0\.1 s of processor time \(max_grammar_seconds\)"
+    for rule, reason, param in (
+        (form(patterns(30)), seconds, "response_format"),
+        (rule_of(tools=[costly], tool_choice="required"), seconds, "tool_choice"),
+        (form({"type": "objekt"}), "objekt", "response_format.json_schema.schema"),
+    ):
+        with pytest.raises(BadRequestError, match=reason) as first:
+            await compiler.compile(rule)
+        assert first.value.param == param
+        with monkeypatch.context() as patched:
+            patched.setattr(compiler_module.GrammarTrials, "ask", None)
+            with pytest.raises(BadRequestError) as second:
+                await compiler.compile(rule)
+        assert (second.value.message, second.value.param) == (first.value.message, first.value.param)
+    with pytest.raises(BadRequestError, match=r"more than 16 MiB of memory \(max_grammar_mib\)"):
+        await small(max_grammar_seconds=60, max_grammar_mib=16).compile(form(patterns(30)))
     assert psutil.Process().memory_info().rss - memory < 64 * 2**20
     assert not forks()
 
 
-async def test_a_schema_that_takes_too_much_memory_is_refused_by_the_bound():
-    compiler = small(max_grammar_seconds=60, max_grammar_mib=16)
-    with pytest.raises(BadRequestError, match=r"more than 16 MiB of memory \(max_grammar_mib\)"):
-        await compiler.compile(form(patterns(30)))
+@pytest.fixture(scope="module")
+def patient():
+    """A compiler that lets a form take a minute and gigabytes."""
+    compiler = small(max_grammar_seconds=60, max_grammar_mib=4096)
+    yield compiler
+    compiler.close()
 
 
-async def test_a_refusal_is_repeated_without_another_try(monkeypatch):
-    compiler = small(max_grammar_seconds=0.05)
-    for schema in (patterns(30), {"type": "objekt"}):
-        with pytest.raises(BadRequestError) as first:
-            await compiler.compile(form(schema))
-        with monkeypatch.context() as patched:
-            patched.setattr(compiler_module.GrammarTrials, "ask", None)
-            with pytest.raises(BadRequestError) as second:
-                await compiler.compile(form(schema))
-        assert (second.value.message, second.value.param) == (first.value.message, first.value.param)
-
-
-async def test_arguments_of_a_tool_are_bounded_as_answers_are():
-    odd = tool({"properties": {"a": patterns(30)}})
-    with pytest.raises(BadRequestError, match="max_grammar_seconds"):
-        await small(max_grammar_seconds=0.05).compile(rule_of(tools=[odd], tool_choice="required"))
-
-
-async def test_one_who_leaves_ends_the_try_and_one_who_stays_is_answered():
-    compiler = small(max_grammar_seconds=60, max_grammar_mib=2048)
-    await compiler.compile(form({"type": "null"}))
-    leaving = [asyncio.ensure_future(compiler.compile(form(patterns(30)))) for _ in range(2)]
+async def test_a_trial_ends_with_its_last_caller_only(patient):
+    await patient.compile(form({"type": "null"}))
+    leaving = [asyncio.ensure_future(patient.compile(form(patterns(30)))) for _ in range(2)]
     await until(forks)
     leaving[0].cancel()
     await asyncio.wait([leaving[0]])
@@ -107,50 +99,38 @@ async def test_one_who_leaves_ends_the_try_and_one_who_stays_is_answered():
     await until(forks)  # between a first and a second try there may be none for a moment
     assert not leaving[1].done(), "another still waits for it"
     leaving[1].cancel()
-    coming = asyncio.ensure_future(compiler.compile(form(patterns(30))))
+    coming = asyncio.ensure_future(patient.compile(form(patterns(30))))
     await asyncio.wait([leaving[1]])
-    assert not coming.done(), "who comes meanwhile is not sent away with those who left"
+    assert not coming.done(), "a new caller is not refused with those who left"
     coming.cancel()
     await until(lambda: not forks())
 
 
-async def test_quick_schemas_do_not_wait_for_slow_ones():
-    compiler = small(max_grammar_seconds=60, max_grammar_mib=4096)
-    await compiler.compile(form({"type": "null"}))
-    slow = [asyncio.ensure_future(compiler.compile(form(patterns(30 + number)))) for number in range(6)]
+async def test_quick_schemas_do_not_wait_for_slow_ones(patient):
+    await patient.compile(form({"type": "null"}))
+    slow = [asyncio.ensure_future(patient.compile(form(patterns(30 + number)))) for number in range(6)]
     await asyncio.sleep(0.05)
-    await asyncio.wait_for(compiler.compile(form({"type": "boolean"})), 120)
+    await asyncio.wait_for(patient.compile(form({"type": "boolean"})), 120)
     assert not any(one.done() for one in slow)
     for one in slow:
         one.cancel()
 
 
-async def test_more_forms_at_once_than_may_wait_are_told_to_come_again():
-    compiler = small(max_grammar_seconds=60, max_grammar_mib=2048)
-    await compiler.compile(form({"type": "null"}))
-    many = [asyncio.ensure_future(compiler.compile(form(patterns(20 + number)))) for number in range(80)]
+async def test_more_forms_at_once_than_may_wait_are_refused_for_now(patient):
+    await patient.compile(form({"type": "null"}))
+    many = [asyncio.ensure_future(patient.compile(form(patterns(20 + number)))) for number in range(80)]
     done, waiting = await asyncio.wait(many, timeout=120, return_when=asyncio.FIRST_EXCEPTION)
     assert {type(one.exception()) for one in done} == {OverloadedError}
     for one in waiting:
         one.cancel()
 
 
-async def test_a_process_that_died_is_replaced():
-    compiler = small()
-    await compiler.compile(form({"type": "null"}))
-    compiler.close()
-    for number in range(2):
-        before = {child.pid for child in psutil.Process().children()}
-        await compiler.compile(form({"const": number}))
-        (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
-        worker.kill()
-        if number % 2:  # with and without the time in which its end is noticed
-            worker.wait()
-
-
 async def test_a_form_whose_process_dies_is_tried_again_in_a_new_one():
     compiler = small(max_grammar_seconds=60, max_grammar_mib=2048)
+    before = {child.pid for child in psutil.Process().children()}
     await compiler.compile(form({"type": "null"}))
+    (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
+    worker.kill()  # before its end is noticed
     asked = asyncio.ensure_future(compiler.compile(form(patterns(10))))
     await until(lambda: forks() or asked.done())
     assert not asked.done(), "the process must die while the form is tried"
@@ -199,9 +179,8 @@ asyncio.run(small(max_grammar_seconds=60, max_grammar_mib=2048).compile(form(pat
     "fields",
     [
         {"response_format": json_schema({"enum": ["x" * MAX_SCHEMA_SIZE]})},
-        {"response_format": json_schema({"type": "object", "required": ["a"] * MAX_SCHEMA_SIZE})},
-        {"tools": [CALCULATOR, tool({"properties": {"x" * MAX_SCHEMA_SIZE: {}}})], "tool_choice": "required"},
-        {"tools": [strict(tool({"allOf": [{}] * MAX_SCHEMA_SIZE}))]},
+        {"tools": [CALCULATOR, function({"properties": {"x" * MAX_SCHEMA_SIZE: {}}})], "tool_choice": "required"},
+        {"tools": [strict(function({"allOf": [{}] * MAX_SCHEMA_SIZE}))]},
     ],
 )
 def test_schemas_that_are_too_large_are_refused_before_anything_is_made_of_them(fields):
@@ -215,9 +194,9 @@ def test_schemas_that_are_too_large_are_refused_before_anything_is_made_of_them(
 
 
 def test_descriptions_do_not_count_and_schemas_that_bind_nothing_are_not_measured():
-    described = tool({"properties": {"description": {"type": "string", "description": "x" * MAX_SCHEMA_SIZE}}})
+    described = function({"properties": {"description": {"type": "string", "description": "x" * MAX_SCHEMA_SIZE}}})
     assert rule_of(tools=[described], tool_choice="required") is not None
-    assert rule_of(tools=[tool({"properties": {"x" * MAX_SCHEMA_SIZE: {}}})]) is None
+    assert rule_of(tools=[function({"properties": {"x" * MAX_SCHEMA_SIZE: {}}})]) is None
 
 
 async def test_an_answer_whose_schema_is_slow_to_follow_is_stopped(monkeypatch):

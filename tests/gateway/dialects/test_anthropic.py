@@ -1,17 +1,20 @@
-"""Anthropic messages as chat completions and back, without a server."""
+"""Anthropic messages: translated to chat completions and back, and Anthropic's SDK against the server."""
 
 from __future__ import annotations
 
 import json
 
+import anthropic
 import pytest
+from anthropic import Anthropic, AsyncAnthropic
 
 from mini_agentic_rl.gateway.dialects import AnthropicDialect
 from mini_agentic_rl.http import HttpError
 
+from ..samples import CALL_TEXT, QUESTION, assert_one_branch, records_of, rollout_url
 from .chunks import CALLS, REASONED, chunks, completion
 
-ASKED = {"model": "tiny", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+ASKED = {"model": "tiny", "max_tokens": 200, "messages": QUESTION}
 
 
 def chat_of(**fields):
@@ -30,25 +33,20 @@ def assistant(*blocks):
     return {"role": "assistant", "content": list(blocks)}
 
 
-def text(said):
-    return {"type": "text", "text": said, "cache_control": {"type": "ephemeral"}}
+def text(content):
+    return {"type": "text", "text": content, "cache_control": {"type": "ephemeral"}}
 
 
 def use(call_id, given):
     return {"type": "tool_use", "id": call_id, "name": "f", "input": given}
 
 
-def result(call_id, content="42"):
-    return {"type": "tool_result", "tool_use_id": call_id, "content": content, "is_error": False}
+def result(call_id, content="42", failed=False):
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, "is_error": failed}
 
 
-def events_of(exchange, parts):
-    sent = b"".join(exchange.events(part) for part in parts) + exchange.end()
-    return [json.loads(line[6:]) for line in sent.split(b"\n") if line.startswith(b"data: ")]
-
-
-def test_blocks_of_an_answer_become_one_message_and_results_messages_of_their_own():
-    told = messages_of(
+def test_blocks_of_an_answer_become_one_message_and_each_result_a_message():
+    messages = messages_of(
         user(text("12+30?")),
         assistant(
             {"type": "thinking", "thinking": "hm", "signature": "s"},
@@ -57,9 +55,12 @@ def test_blocks_of_an_answer_become_one_message_and_results_messages_of_their_ow
             use("a", {"x": 1}),
             use("b", {}),
         ),
-        user(text("Go on."), result("a"), result("b", [text("4"), text("2")])),
+        user(text("Go on."), result("a", "1/0", failed=True), result("b", [text("4"), text("2")])),
+        assistant(),
+        {"role": "system", "content": "Be terse."},
+        user(text("so?")),
     )
-    assert told == [
+    assert messages == [
         {"role": "user", "content": "12+30?"},
         {
             "role": "assistant",
@@ -70,21 +71,15 @@ def test_blocks_of_an_answer_become_one_message_and_results_messages_of_their_ow
                 {"id": "b", "type": "function", "function": {"name": "f", "arguments": "{}"}},
             ],
         },
-        {"role": "tool", "tool_call_id": "a", "content": "42"},
+        {"role": "tool", "tool_call_id": "a", "content": "error: 1/0"},
         {"role": "tool", "tool_call_id": "b", "content": "4\n2"},
         {"role": "user", "content": "Go on."},
+        {"role": "assistant", "content": ""},
+        {"role": "system", "content": "Be terse."},
+        {"role": "user", "content": "so?"},
     ]
-
-
-@pytest.mark.parametrize("system", ["Be terse.\nNow.", [text("Be terse."), text("Now.")]])
-def test_system_text_comes_first(system):
-    assert chat_of(system=system)["messages"][0] == {"role": "system", "content": "Be terse.\nNow."}
-
-
-def test_an_answer_without_blocks_is_an_empty_message():
-    told = messages_of(user(text("hi")), assistant(), {"role": "system", "content": "Be terse."}, user(text("so?")))
-    assert [one["role"] for one in told] == ["user", "assistant", "system", "user"]
-    assert told[1]["content"] == ""
+    for system in ("Be terse.\nNow.", [text("Be terse."), text("Now.")]):
+        assert chat_of(system=system)["messages"][0] == {"role": "system", "content": "Be terse.\nNow."}
 
 
 @pytest.mark.parametrize(
@@ -94,9 +89,9 @@ def test_an_answer_without_blocks_is_an_empty_message():
         ({"type": "base64", "media_type": "image/png", "data": "AAAA"}, "data:image/png;base64,AAAA"),
     ],
 )
-def test_images_are_handed_on_for_models_that_see(source, url):
-    (told,) = messages_of(user(text("what?"), {"type": "image", "source": source}))
-    assert told["content"] == [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": url}}]
+def test_images_are_passed_on(source, url):
+    (message,) = messages_of(user(text("what?"), {"type": "image", "source": source}))
+    assert message["content"] == [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": url}}]
 
 
 def test_every_option_has_its_field_in_the_chat_request():
@@ -113,13 +108,12 @@ def test_every_option_has_its_field_in_the_chat_request():
         seed=7,
         stream=True,
     )
+    function = {"name": "f", "description": "d", "parameters": schema, "strict": True}
     assert chat == {
         "model": "tiny",
-        "messages": [{"role": "user", "content": "hi"}],
-        "max_tokens": 9,
-        "tools": [
-            {"type": "function", "function": {"name": "f", "description": "d", "parameters": schema, "strict": True}}
-        ],
+        "messages": QUESTION,
+        "max_tokens": 200,
+        "tools": [{"type": "function", "function": function}],
         "tool_choice": "required",
         "parallel_tool_calls": False,
         "stop": ["x"],
@@ -138,10 +132,12 @@ def test_every_option_has_its_field_in_the_chat_request():
     }
 
 
-@pytest.mark.parametrize("say", [CALLS, REASONED])
-def test_an_upstreams_pieces_make_the_blocks_that_it_gives_whole(say):
-    events = events_of(AnthropicDialect().open(ASKED, None), chunks(say))
-    whole = AnthropicDialect().open(ASKED, None).answer(completion(say))
+@pytest.mark.parametrize("message", [CALLS, REASONED])
+def test_an_upstreams_chunks_make_the_blocks_of_the_whole_answer_which_comes_back_as_its_message(message):
+    exchange = AnthropicDialect().open(ASKED, None)
+    sent = b"".join(exchange.events(part) for part in chunks(message)) + exchange.end()
+    events = [json.loads(line[6:]) for line in sent.split(b"\n") if line.startswith(b"data: ")]
+    whole = AnthropicDialect().open(ASKED, None).answer(completion(message))
     built = []
     for event in events:
         if event["type"] == "content_block_start":
@@ -152,19 +148,14 @@ def test_an_upstreams_pieces_make_the_blocks_that_it_gives_whole(say):
             field = "json" if delta["type"] == "input_json_delta" else delta["type"].removesuffix("_delta")
             built[-1][field] += delta.get(field, delta.get("partial_json"))
     for block in built:
-        said = block.pop("json")
+        arguments = block.pop("json")
         if block["type"] == "tool_use":
-            block["input"] = json.loads(said)
+            block["input"] = json.loads(arguments)
     assert built == whole["content"]
     assert [event["type"] for event in (events[0], *events[-2:])] == ["message_start", "message_delta", "message_stop"]
     assert events[-2]["usage"] == whole["usage"]
     assert events[-2]["delta"]["stop_reason"] == whole["stop_reason"]
-
-
-@pytest.mark.parametrize("say", [CALLS, REASONED])
-def test_an_answer_comes_back_as_the_message_that_it_was(say):
-    answer = AnthropicDialect().open(ASKED, None).answer(completion(say))
-    assert messages_of(assistant(*answer["content"]), user(text("so?")))[0] == say
+    assert messages_of(assistant(*whole["content"]), user(text("so?")))[0] == message
 
 
 def test_arguments_that_are_no_object_are_kept_as_they_are():
@@ -175,26 +166,172 @@ def test_arguments_that_are_no_object_are_kept_as_they_are():
     assert back["tool_calls"][0]["function"]["arguments"] == '{"x": '
 
 
-def test_a_stop_string_that_was_not_asked_for_is_the_end_of_the_turn():
-    told = completion({"role": "assistant", "content": "ok"})
-    told["choices"][0]["stop_reason"] = "</s>"
+def test_a_stop_string_that_the_client_did_not_send_is_the_end_of_the_turn():
+    answer = completion({"role": "assistant", "content": "ok"})
+    answer["choices"][0]["stop_reason"] = "</s>"
     asked = {**ASKED, "stop_sequences": ["END"]}
-    assert AnthropicDialect().open(asked, None).answer(told)["stop_reason"] == "end_turn"
-    told["choices"][0]["stop_reason"] = "END"
-    assert AnthropicDialect().open(asked, None).answer(told)["stop_sequence"] == "END"
+    assert AnthropicDialect().open(asked, None).answer(answer)["stop_reason"] == "end_turn"
+    answer["choices"][0]["stop_reason"] = "END"
+    assert AnthropicDialect().open(asked, None).answer(answer)["stop_sequence"] == "END"
+
+
+def test_each_status_has_anthropics_name():
+    names = {401: "authentication_error", 422: "invalid_request_error", 429: "rate_limit_error", 500: "api_error"}
+    for status, kind in names.items():
+        error = HttpError("it broke")
+        error.status = status
+        refused = AnthropicDialect().refusal(error)
+        assert refused == {"type": "error", "error": {"type": kind, "message": "it broke"}}
+
+
+CALCULATE = {
+    "name": "calculate",
+    "description": "Evaluate arithmetic.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"expression": {"type": "string"}},
+        "required": ["expression"],
+    },
+}
+IDS = {"return_token_ids": True}
+TWO_CALLS = f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT.replace('12+30', '1+1')}"
+
+
+def root_of(url: str) -> str:
+    """The SDK adds /v1 by itself."""
+    return url.removesuffix("/v1")
+
+
+def client_of(server):
+    return Anthropic(base_url=root_of(server.endpoint), api_key="none", max_retries=0)
+
+
+async def ask(client, stream, **asked):
+    """One message, whole or by way of its events."""
+    if not stream:
+        return await client.messages.create(**asked)
+    async with client.messages.stream(**asked) as events:
+        return await events.get_final_message()
+
+
+def test_a_message_has_text_usage_and_the_exact_tokens(serve, tokenizer):
+    server, sampler = serve(["The answer is 42."])
+    answer = client_of(server).messages.create(**ASKED, system=[{"type": "text", "text": "Be terse."}], extra_body=IDS)
+    assert [(block.type, block.text) for block in answer.content] == [("text", "The answer is 42.")]
+    assert (answer.type, answer.role, answer.model, answer.stop_reason) == ("message", "assistant", "tiny", "end_turn")
+    assert answer.id.startswith("msg_")
+    assert answer.model_extra["token_ids"] == [*tokenizer.encode("The answer is 42."), tokenizer.eos_token_id]
+    prompt_ids = sampler.requests[0].prompt_ids
+    assert tuple(answer.model_extra["prompt_token_ids"]) == prompt_ids
+    assert "system\nBe terse." in tokenizer.decode(prompt_ids)
+    assert answer.usage.cache_read_input_tokens == 5
+    assert answer.usage.input_tokens == len(prompt_ids) - 5
+    assert answer.usage.output_tokens == len(answer.model_extra["token_ids"])
+
+
+@pytest.mark.parametrize(("stream", "first"), [(False, TWO_CALLS), (True, f"{CALL_TEXT}\nWait.")])
+async def test_a_tool_loop_is_one_branch_of_the_tree(serve, store, stream, first):
+    server, _ = serve([first, "The answer is 42.", "Yes."], store=store)
+    rollout_id, url = await rollout_url(server, store)
+    asked = {"model": "tiny", "max_tokens": 200, "system": "Be terse.", "tools": [CALCULATE]}
+    messages: list = list(QUESTION)
+    async with AsyncAnthropic(base_url=root_of(url), api_key="none", max_retries=0) as client:
+        for _ in range(3):
+            answer = await ask(client, stream, **asked, messages=messages)
+            calls = [block for block in answer.content if block.type == "tool_use"]
+            messages.append({"role": "assistant", "content": [block.to_dict() for block in answer.content]})
+            messages.append({"role": "user", "content": [result(call.id) for call in calls] or "Sure?"})
+    assert answer.content[0].text == "Yes."
+    assert_one_branch(await records_of(store, rollout_id), calls=3)
+    counters = server.service.memory.counters()
+    assert (counters["continued"], counters["forked"], counters["rendered"]) == (2, 0, 1)
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"),
+    ("content", "options", "reason", "sequence"),
     [
-        (401, "authentication_error"),
-        (422, "invalid_request_error"),
-        (429, "rate_limit_error"),
-        (500, "api_error"),
+        (TWO_CALLS, {}, "tool_use", None),
+        ("<tool_call>{broken</tool_call>", {}, "end_turn", None),
+        ("naïve 🙂", {"max_tokens": 7}, "max_tokens", None),
+        ("", {}, "end_turn", None),
+        ("one END two", {"stop_sequences": ["zz", "END"]}, "stop_sequence", "END"),
     ],
 )
-def test_each_status_has_anthropics_name(status, kind):
-    error = HttpError("it broke")
-    error.status = status
-    refused = AnthropicDialect().refusal(error)
-    assert refused == {"type": "error", "error": {"type": kind, "message": "it broke"}}
+async def test_a_stream_ends_in_the_message_that_is_given_whole(serve, content, options, reason, sequence):
+    server, _ = serve([content], tokens_per_delta=2)
+    contents = []
+    async with AsyncAnthropic(base_url=root_of(server.endpoint), api_key="none", max_retries=0) as client:
+        for stream in (False, True):
+            answer = await ask(client, stream, **{**ASKED, "tools": [CALCULATE], **options})
+            assert (answer.stop_reason, answer.stop_sequence) == (reason, sequence)
+            fields = ("type", "text", "name", "input")
+            blocks = [{name: block.to_dict().get(name) for name in fields} for block in answer.content]
+            contents.append((blocks, answer.usage.to_dict(), answer.model))
+    assert contents[0] == contents[1]
+
+
+def test_the_events_come_in_anthropics_order_and_carry_the_ids(serve, tokenizer):
+    server, sampler = serve([f"Let me see.\n{CALL_TEXT}"], tokens_per_delta=4)
+    events = list(client_of(server).messages.create(**ASKED, tools=[CALCULATE], stream=True, extra_body=IDS))
+    kinds = [event.type for event in events]
+    distinct = [kind for at, kind in enumerate(kinds) if at == 0 or kinds[at - 1] != kind]
+    block = ["content_block_start", "content_block_delta", "content_block_stop"]
+    assert distinct == ["message_start", *block, *block, "message_delta", "message_stop"]
+    assert tuple(events[0].message.model_extra["prompt_token_ids"]) == sampler.requests[0].prompt_ids
+    assert tokenizer.decode(events[-2].model_extra["token_ids"]) == f"Let me see.\n{CALL_TEXT}<|im_end|>"
+    assert events[-2].delta.stop_reason == "tool_use"
+    assert events[-2].usage.input_tokens == len(sampler.requests[0].prompt_ids) - 5
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages"),
+        ({"messages": [user({"type": "document"})]}, r"messages\[0\].content\[0\]"),
+        ({"messages": [user({"type": "tool_result"})]}, "tool_use_id"),
+        ({"messages": [*QUESTION, assistant(use("a", {}))]}, "the last message has to be text"),
+        ({"messages": [assistant({"type": "tool_use"}), *QUESTION]}, "tool_use needs"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search_20250305"),
+        ({"tools": [{"name": "x"}]}, "input_schema"),
+        ({"tools": [CALCULATE], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"stop_sequences": [""]}, "stop_sequences"),
+        ({"output_config": {"format": {"type": "poem"}}}, "output_config.format"),
+        ({"messages": [{"role": "user", "content": "x" * 5000}]}, "maximum context length"),
+    ],
+)
+def test_a_bad_value_is_refused_in_anthropics_shape(ok, options, named):
+    server, sampler = ok
+    with pytest.raises(anthropic.BadRequestError, match=named) as caught:
+        client_of(server).messages.create(**ASKED | options)
+    assert caught.value.body["type"] == "error"
+    assert caught.value.body["error"]["type"] == "invalid_request_error"
+    assert not sampler.requests
+
+
+def test_a_stream_that_fails_on_its_way_ends_in_an_error_event(serve, monkeypatch):
+    server, sampler = serve(["The answer is 42."])
+    complete = sampler.complete
+
+    async def breaks_off(request):
+        async for delta in complete(request):
+            yield delta
+            raise OSError("the sampler broke")
+
+    monkeypatch.setattr(sampler, "complete", breaks_off)
+    with pytest.raises(anthropic.APIStatusError, match="the server failed to answer") as caught:
+        list(client_of(server).messages.create(**ASKED, stream=True))
+    assert caught.value.body["error"]["type"] == "api_error"
+
+
+def test_models_are_listed_in_anthropics_shape(ok):
+    client = client_of(ok[0])
+    models = list(client.models.list())
+    assert [(model.type, model.id, model.display_name) for model in models] == [
+        ("model", name, name) for name in ("tiny", "base", "default")
+    ]
+    assert client.models.retrieve("tiny") == models[0]
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("none")

@@ -1,15 +1,21 @@
-"""Responses as chat completions and back, without a server."""
+"""Responses: translated to chat completions and back, kept within bounds, and OpenAI's SDK against the server."""
 
 from __future__ import annotations
 
 import json
+import tracemalloc
 
+import openai
 import pytest
+from openai import OpenAI
+from pydantic import BaseModel
 
 from mini_agentic_rl.gateway.dialects import ResponsesDialect
-from mini_agentic_rl.gateway.errors import UnavailableError
+from mini_agentic_rl.gateway.dialects.responses_input import ResponseMemory
+from mini_agentic_rl.gateway.errors import NotFoundError, UnavailableError
 from mini_agentic_rl.http import BadRequestError, HttpError
 
+from ..samples import CALL_TEXT, assert_one_branch, openai_client, records_of, rollout_url
 from .chunks import CALLS, REASONED, chunks, completion
 
 ASKED = {"model": "tiny", "input": "12+30?"}
@@ -17,13 +23,6 @@ ASKED = {"model": "tiny", "input": "12+30?"}
 
 def chat_of(items, **fields):
     return ResponsesDialect().open({"model": "tiny", "input": items, **fields}, None).chat
-
-
-def events_of(exchange, parts):
-    """The events of a stream, as (name, data)."""
-    sent = b"".join(exchange.events(part) for part in parts) + exchange.end()
-    lines = [block.split(b"\n") for block in sent.split(b"\n\n") if block]
-    return [(name.removeprefix(b"event: ").decode(), json.loads(data.removeprefix(b"data: "))) for name, data in lines]
 
 
 def message(role, text, kind="input_text"):
@@ -56,24 +55,24 @@ def shape(messages):
 
 
 USER, RESULT = ("user", "hi", [], ""), ("tool", "42", [], "")
+SO = message("assistant", "So", "output_text")
 
 
 @pytest.mark.parametrize(
     ("items", "expected"),
     [
         ("hi", [USER]),
-        ([{"role": "user", "content": "hi"}], [USER]),
         ([message("developer", "Be terse."), message("user", "hi")], [("system", "Be terse.", [], ""), USER]),
         (
             [{"role": "user", "content": [{"type": "input_text", "text": "h"}, {"type": "input_text", "text": "i"}]}],
             [USER],
         ),
         (
-            [message("user", "hi"), message("assistant", "So", "output_text"), call("a"), call("b"), output("a")],
+            [message("user", "hi"), SO, call("a"), call("b"), output("a")],
             [USER, ("assistant", "So", ["a", "b"], ""), RESULT],
         ),
         (
-            [message("user", "hi"), call("a"), message("assistant", "Wait.", "output_text"), output("a")],
+            [{"role": "user", "content": "hi"}, call("a"), message("assistant", "Wait.", "output_text"), output("a")],
             [USER, ("assistant", "Wait.", ["a"], ""), RESULT],
         ),
         (
@@ -81,26 +80,19 @@ USER, RESULT = ("user", "hi", [], ""), ("tool", "42", [], "")
             [("assistant", None, ["a"], ""), RESULT, ("assistant", None, ["b"], ""), RESULT],
         ),
         (
-            [message("assistant", "One", "output_text"), message("assistant", "Two", "output_text")],
-            [("assistant", "One", [], ""), ("assistant", "Two", [], "")],
+            [SO, message("assistant", "Two", "output_text")],
+            [("assistant", "So", [], ""), ("assistant", "Two", [], "")],
         ),
-        (
-            [thought("hm"), message("assistant", "So", "output_text"), call("a"), output("a")],
-            [("assistant", "So", ["a"], "hm"), RESULT],
-        ),
-        ([thought("hm"), call("a"), output("a")], [("assistant", None, ["a"], "hm"), RESULT]),
+        ([thought("hm"), SO, call("a"), output("a")], [("assistant", "So", ["a"], "hm"), RESULT]),
         (
             [thought("a"), call("a"), thought("b"), call("b"), output("a"), output("b")],
             [("assistant", None, ["a", "b"], "ab"), RESULT, RESULT],
         ),
         (
-            [message("assistant", "So", "output_text"), thought("hm"), call("a"), output("a")],
+            [SO, thought("hm"), call("a"), output("a")],
             [("assistant", "So", [], ""), ("assistant", None, ["a"], "hm"), RESULT],
         ),
-        (
-            [{"type": "reasoning", "summary": [], "encrypted_content": "x"}, message("assistant", "So", "output_text")],
-            [("assistant", "So", [], "")],
-        ),
+        ([{"type": "reasoning", "summary": [], "encrypted_content": "x"}, SO], [("assistant", "So", [], "")]),
         ([thought("hm"), message("user", "hi")], [USER]),
         ([output("a", [{"type": "input_text", "text": "42"}])], [RESULT]),
     ],
@@ -109,25 +101,25 @@ def test_items_become_the_messages_that_they_came_from(items, expected):
     assert shape(chat_of(items)["messages"]) == expected
 
 
-def test_images_are_handed_on_for_models_that_see():
+def test_images_are_passed_on():
     parts = [{"type": "input_text", "text": "what?"}, {"type": "input_image", "image_url": "data:x", "detail": "low"}]
-    (told,) = chat_of([{"role": "user", "content": parts}])["messages"]
-    assert told["content"] == [
+    (read,) = chat_of([{"role": "user", "content": parts}])["messages"]
+    assert read["content"] == [
         {"type": "text", "text": "what?"},
         {"type": "image_url", "image_url": {"url": "data:x", "detail": "low"}},
     ]
 
 
 def test_every_option_has_its_field_in_the_chat_request():
-    tool = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
-    schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
+    function = {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
+    schema = {"name": "n", "schema": {"type": "object"}, "strict": True}
     chat = chat_of(
         "hi",
         instructions="Be terse.",
-        tools=[tool],
+        tools=[{"type": "function", **function}],
         tool_choice={"type": "function", "name": "f"},
         parallel_tool_calls=False,
-        text={"format": schema},
+        text={"format": {"type": "json_schema", **schema}},
         max_output_tokens=9,
         temperature=0.5,
         top_p=0.9,
@@ -140,18 +132,10 @@ def test_every_option_has_its_field_in_the_chat_request():
     assert chat == {
         "model": "tiny",
         "messages": [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "hi"}],
-        "tools": [
-            {
-                "type": "function",
-                "function": {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True},
-            }
-        ],
+        "tools": [{"type": "function", "function": function}],
         "tool_choice": {"type": "function", "function": {"name": "f"}},
         "parallel_tool_calls": False,
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": True},
-        },
+        "response_format": {"type": "json_schema", "json_schema": schema},
         "max_tokens": 9,
         "temperature": 0.5,
         "top_p": 0.9,
@@ -162,45 +146,373 @@ def test_every_option_has_its_field_in_the_chat_request():
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
+    names = [{"type": "function", "function": {"name": "f"}}]
+    chat = chat_of("hi", tools=[{"type": "function", **function}], tool_choice=allowed)
+    assert chat["tool_choice"] == {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": names}}
 
 
-@pytest.mark.parametrize("say", [CALLS, REASONED])
-def test_an_upstreams_pieces_make_the_answer_that_it_gives_whole(say):
+@pytest.mark.parametrize("answered", [CALLS, REASONED])
+def test_an_upstreams_chunks_make_the_whole_response_which_continues_as_its_message(answered):
     exchange = ResponsesDialect().open(ASKED, None)
-    events = events_of(exchange, chunks(say))
-    (name, last), whole = events[-1], ResponsesDialect().open(ASKED, None).answer(completion(say))
-    assert name == "response.completed"
-    assert last["response"] == whole
-    assert [data["type"] for _, data in events] == [name for name, _ in events]
-    assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
-
-
-def test_an_answer_continues_as_the_message_that_it_was():
-    for say in (CALLS, REASONED):
-        dialect = ResponsesDialect()
-        answer = dialect.open(ASKED, None).answer(completion(say))
-        by_id = dialect.open({**ASKED, "previous_response_id": answer["id"]}, None).chat["messages"][1]
-        resent = dialect.open({**ASKED, "input": answer["output"]}, None).chat["messages"][0]
-        assert by_id == resent == completion(say)["choices"][0]["message"]
-
-
-def test_instructions_are_not_carried_over():
+    sent = b"".join(exchange.events(part) for part in chunks(answered)) + exchange.end()
+    lines = [block.split(b"\n") for block in sent.split(b"\n\n") if block]
+    names = [name.removeprefix(b"event: ").decode() for name, _ in lines]
+    events = [json.loads(data.removeprefix(b"data: ")) for _, data in lines]
     dialect = ResponsesDialect()
-    answer = dialect.open({**ASKED, "instructions": "Be terse."}, None).answer(completion(CALLS))
-    later = dialect.open({**ASKED, "previous_response_id": answer["id"]}, None)
-    assert [one["role"] for one in later.chat["messages"]] == ["user", "assistant", "user"]
+    whole = dialect.open({**ASKED, "instructions": "Be terse."}, None).answer(completion(answered))
+    assert names[-1] == "response.completed"
+    assert events[-1]["response"] == whole | {"instructions": None}
+    assert [event["type"] for event in events] == names
+    assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
+    by_id = dialect.open({**ASKED, "previous_response_id": whole["id"]}, None).chat["messages"]
+    assert [one["role"] for one in by_id] == ["user", "assistant", "user"]  # without the instructions
+    resent = dialect.open({**ASKED, "input": whole["output"]}, None).chat["messages"][0]
+    assert by_id[1] == resent == answered
 
 
-def test_a_stream_that_fails_before_anything_was_said_still_begins():
+def test_a_stream_that_fails_at_once_still_begins_and_errors_name_the_fields_of_responses():
     exchange = ResponsesDialect().open(ASKED, None)
     sent = exchange.failed(UnavailableError("gone")).decode()
     kinds = [line.removeprefix("event: ") for line in sent.splitlines() if line.startswith("event: ")]
     assert kinds == ["response.created", "response.in_progress", "response.failed"]
-
-
-def test_an_error_names_the_fields_of_responses():
     refused = ResponsesDialect().refusal(BadRequestError("response_format: no", param="response_format.schema"))
-    assert refused["error"]["param"] == "text.format"
-    assert refused["error"]["message"] == "text.format: no"
+    assert (refused["error"]["param"], refused["error"]["message"]) == ("text.format", "text.format: no")
     same = HttpError("it broke", code="c")
     assert ResponsesDialect().refusal(same) == same.body()
+
+
+SCOPE = ("rollout", "attempt")
+
+
+def keep(memory, name, previous=None, text="x" * 100):
+    earlier = memory.conversation(SCOPE, previous) if previous else ()
+    memory.keep(SCOPE, {"id": name}, previous, [*earlier, {"role": "assistant", "content": text}])
+
+
+def test_kept_responses_are_bounded_in_number_and_bytes_and_the_least_recently_used_is_dropped_first():
+    memory = ResponseMemory(max_responses=2)
+    keep(memory, "a")
+    keep(memory, "b", previous="a")
+    memory.conversation(SCOPE, "a")
+    keep(memory, "c", previous="a")
+    assert len(memory) == 2
+    assert len(memory.conversation(SCOPE, "c")) == 2
+    with pytest.raises(BadRequestError) as caught:
+        memory.conversation(SCOPE, "b")
+    assert caught.value.code == "previous_response_not_found"
+    memory = ResponseMemory(max_bytes=5000)
+    keep(memory, "0")
+    for number in range(1, 20):
+        keep(memory, str(number), previous=str(number - 1), text="x" * 10)
+    assert 0 < len(memory) < 5
+    before = len(memory)
+    keep(memory, "huge", text="x" * 6000)
+    assert len(memory) == before
+    assert memory.conversation(SCOPE, "19")
+
+
+def test_small_conversations_take_no_more_memory_than_is_counted():
+    bound = 500_000
+    memory = ResponseMemory(max_bytes=bound)
+    tracemalloc.start()
+    for number in range(400):
+        memory.keep(SCOPE, {"id": str(number)}, None, [{"role": "user", "content": "a"} for _ in range(20)])
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(memory) < 400
+    assert bound / 2 < held < bound
+
+
+def test_an_owner_reads_and_forgets_only_its_conversations_which_continue_after_a_deletion():
+    memory = ResponseMemory()
+    keep(memory, "a")
+    memory.keep(None, {"id": "b"}, None, [{"role": "user", "content": "hi"}])
+    for scope, name in ((None, "a"), (("rollout", "other"), "a"), (SCOPE, "b")):
+        with pytest.raises(BadRequestError):
+            memory.conversation(scope, name)
+        for look_up in (memory.response, memory.input_items, memory.delete):
+            with pytest.raises(NotFoundError):
+                look_up(scope, name)
+    keep(memory, "c", previous="a")
+    memory.delete(SCOPE, "a")
+    assert len(memory.conversation(SCOPE, "c")) == 2
+    memory.forget(SCOPE)
+    with pytest.raises(BadRequestError):
+        memory.conversation(SCOPE, "c")
+    assert memory.conversation(None, "b")
+
+
+CALCULATE = {
+    "type": "function",
+    "name": "calculate",
+    "description": "Evaluate arithmetic.",
+    "parameters": {
+        "type": "object",
+        "properties": {"expression": {"type": "string"}},
+        "required": ["expression"],
+        "additionalProperties": False,
+    },
+}
+IDS = {"return_token_ids": True}
+TWO_CALLS = f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT.replace('12+30', '1+1')}"
+
+
+def client_of(server):
+    return OpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
+
+
+async def ask(client, stream, **asked):
+    """One response, whole or by way of its events."""
+    if not stream:
+        return await client.responses.create(**asked)
+    async with client.responses.stream(**asked) as events:
+        async for _ in events:
+            pass
+        return await events.get_final_response()
+
+
+def test_a_response_has_text_usage_and_the_exact_tokens(serve, tokenizer):
+    server, sampler = serve(["The answer is 42."])
+    answer = client_of(server).responses.create(**ASKED, instructions="Be terse.", metadata={"a": "b"}, extra_body=IDS)
+    assert answer.output_text == "The answer is 42."
+    assert (answer.status, answer.object, answer.model) == ("completed", "response", "tiny")
+    assert answer.id.startswith("resp_")
+    assert (answer.instructions, answer.metadata, answer.error) == ("Be terse.", {"a": "b"}, None)
+    assert answer.model_extra["token_ids"] == [*tokenizer.encode("The answer is 42."), tokenizer.eos_token_id]
+    assert tuple(answer.model_extra["prompt_token_ids"]) == sampler.requests[0].prompt_ids
+    prompt = tokenizer.decode(sampler.requests[0].prompt_ids)
+    assert prompt.index("system\nBe terse.") < prompt.index("user\n12+30?")
+    assert answer.usage.input_tokens == len(sampler.requests[0].prompt_ids)
+    assert answer.usage.output_tokens == len(answer.model_extra["token_ids"])
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
+    assert answer.usage.input_tokens_details.cached_tokens == 5
+    assert answer.usage.output_tokens_details.reasoning_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("stream", "resend", "first"), [(False, True, TWO_CALLS), (True, False, f"{CALL_TEXT}\nWait.")]
+)
+async def test_a_tool_loop_is_one_branch_of_the_tree(serve, store, stream, resend, first):
+    server, _ = serve([first, "The answer is 42.", "Yes."], store=store)
+    rollout_id, url = await rollout_url(server, store)
+    history: list = [{"role": "user", "content": "12+30?"}]
+    asked = {"model": "tiny", "instructions": "Be terse.", "tools": [CALCULATE]}
+    previous = None
+    async with openai_client(url) as client:
+        for _ in range(3):
+            answer = await ask(client, stream, **asked, input=history, previous_response_id=previous)
+            results = [output(item.call_id) for item in answer.output if item.type == "function_call"]
+            further = results or [{"role": "user", "content": "Sure?"}]
+            items = [item.model_dump(exclude_unset=True) for item in answer.output]
+            history = [*history, *items, *further] if resend else further
+            previous = None if resend else answer.id
+    assert answer.output_text == "Yes."
+    assert_one_branch(await records_of(store, rollout_id), calls=3)
+    counters = server.service.memory.counters()
+    assert (counters["continued"], counters["forked"], counters["rendered"]) == (2, 0, 1)
+
+
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Changes files."}
+PATCHED = '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin\\n+\\"é\\"\\n"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(("stream", "resend"), [(False, True), (True, False)])
+async def test_a_tool_whose_input_is_text_is_called_and_its_output_goes_on(serve, store, stream, resend):
+    server, sampler = serve([PATCHED, CALL_TEXT, "Done."], store=store)
+    rollout_id, url = await rollout_url(server, store)
+    history: list = [{"role": "user", "content": "Change it."}]
+    asked = {"model": "tiny", "tools": [CALCULATE, PATCH]}
+    async with openai_client(url) as client:
+        first = await ask(client, stream, **asked, input=history)
+        assert [(item.type, item.name, item.input) for item in first.output] == [
+            ("custom_tool_call", "apply_patch", '*** Begin\n+"é"\n')
+        ]
+        result = {"type": "custom_tool_call_output", "call_id": first.output[0].call_id, "output": "ok, changed"}
+        resent = [*history, first.output[0].model_dump(exclude_unset=True)] if resend else []
+        previous = None if resend else first.id
+        second = await ask(client, stream, **asked, input=[*resent, result], previous_response_id=previous)
+        assert [item.type for item in second.output] == ["function_call"]
+    assert "Changes files." in sampler.tokenizer.decode(sampler.requests[0].prompt_ids)
+    assert "ok, changed" in sampler.tokenizer.decode(sampler.requests[1].prompt_ids)
+    assert_one_branch(await records_of(store, rollout_id), calls=2)
+
+
+@pytest.mark.parametrize(
+    ("choice", "content"),
+    [({"type": "custom", "name": "apply_patch"}, PATCHED), ("auto", PATCHED.replace('"input"', '"x"'))],
+)
+def test_the_input_of_a_custom_tool_is_sent_in_events(serve, choice, content):
+    server, _ = serve([content], tokens_per_delta=2)
+    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
+    raw = client_of(server).responses.with_raw_response.create(
+        model="tiny", input="Go.", tools=[{**PATCH, "format": grammar}], tool_choice=choice, stream=True
+    )
+    assert raw.headers["x-ignored-parameters"] == "tools[0].format"
+    events = list(raw.parse())
+    streamed = "".join(event.delta for event in events if event.type == "response.custom_tool_call_input.delta")
+    (done,) = [event.input for event in events if event.type == "response.custom_tool_call_input.done"]
+    (item,) = [event.item for event in events if event.type == "response.output_item.done"]
+    assert streamed == done == item.input == events[-1].response.output[0].input
+    assert "Begin" in streamed
+
+
+@pytest.mark.parametrize(
+    ("content", "options"), [(TWO_CALLS, {}), ("naïve 🙂", {"max_output_tokens": 7}), ("", {"max_output_tokens": 7})]
+)
+async def test_a_stream_ends_in_the_response_that_is_given_whole(serve, content, options):
+    server, _ = serve([content], tokens_per_delta=2)
+    asked = {**ASKED, "tools": [CALCULATE], "extra_body": IDS, **options}
+    async with openai_client(server.endpoint) as client:
+        whole = (await client.responses.create(**asked)).to_dict()
+        events = [event async for event in await client.responses.create(**asked, stream=True)]
+    streamed = events[-1].response.to_dict()
+    for response in (whole, streamed):
+        response.pop("id")
+        response.pop("created_at")
+        for item in response["output"]:
+            item.pop("id")
+            item.pop("call_id", None)
+    assert streamed == whole
+    assert events[-1].type == f"response.{whole['status']}"
+    if whole["status"] == "incomplete":
+        assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert whole["output"][-1]["status"] == "incomplete"
+    assert (whole["status"] == "incomplete") == (content == "naïve 🙂")
+
+
+def test_the_events_come_in_openais_order(serve):
+    server, _ = serve([f"Let me see.\n{CALL_TEXT}"], tokens_per_delta=4)
+    events = list(client_of(server).responses.create(**ASKED, tools=[CALCULATE], stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    kinds = [event.type.removeprefix("response.") for event in events]
+    assert [kind for at, kind in enumerate(kinds) if at == 0 or kinds[at - 1] != kind] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    arguments = "".join(event.delta for event in events if event.type == "response.function_call_arguments.delta")
+    assert text == "Let me see."
+    assert json.loads(arguments) == {"expression": "12+30"}
+    assert events[0].response.status == "in_progress"
+    assert events[0].response.output == []
+
+
+async def test_parse_reads_calls_and_structured_text(serve):
+    class Result(BaseModel):
+        value: int
+
+    server, sampler = serve([CALL_TEXT, '{"value": 42}'])
+    async with openai_client(server.endpoint) as client:
+        called = await client.responses.parse(**ASKED, tools=[{**CALCULATE, "strict": True}])
+        answered = await client.responses.parse(**ASKED, text_format=Result)
+    assert called.output[0].parsed_arguments == {"expression": "12+30"}
+    assert answered.output_parsed == Result(value=42)
+    assert all(request.constraint is not None for request in sampler.requests)
+
+
+async def test_a_response_is_fetched_continued_and_deleted_within_its_scope_only(serve, store):
+    server, sampler = serve(["ok"], store=store)
+    _, url = await rollout_url(server, store)
+    async with openai_client(url) as client, openai_client(server.endpoint) as stranger:
+        unstored = await client.responses.create(**ASKED, store=False)
+        stored = await client.responses.create(**ASKED)
+        assert (await client.responses.retrieve(stored.id)).to_dict() == stored.to_dict()
+        for asking, previous in ((client, "resp_none"), (client, unstored.id), (stranger, stored.id)):
+            with pytest.raises(openai.BadRequestError) as caught:
+                await asking.responses.create(**ASKED, previous_response_id=previous)
+            assert caught.value.code == "previous_response_not_found"
+            assert caught.value.param == "previous_response_id"
+            assert caught.value.type == "invalid_request_error"
+        assert len(sampler.requests) == 2
+        await client.responses.delete(stored.id)
+        with pytest.raises(openai.NotFoundError, match="not found"):
+            await client.responses.retrieve(stored.id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.delete(stored.id)
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"input": 3}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "message", "role": "wizard", "content": "hi"}]}, "input[0].role"),
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input[0].content[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input[0].arguments"),
+        ({"input": [{"type": "function_call", "call_id": "c", "arguments": "{}"}]}, "input[0].name"),
+        ({"input": [{"type": "function_call_output", "output": "42"}]}, "input[0].call_id"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [CALCULATE], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
+        ({"tools": [CALCULATE], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "perhaps"}, "tool_choice"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"text": {"format": {"type": "poem"}}}, "text.format"),
+        ({"background": True}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"extra_body": {"seed": "x"}}, "seed"),
+        ({"input": "x" * 5000}, "input"),
+    ],
+)
+def test_a_bad_value_is_refused_with_the_name_of_its_field(ok, options, param):
+    server, sampler = ok
+    with pytest.raises(openai.BadRequestError) as caught:
+        client_of(server).responses.create(**ASKED | options)
+    assert caught.value.param == param
+    assert caught.value.type == "invalid_request_error"
+    assert not sampler.requests
+
+
+def test_a_stream_that_fails_on_its_way_ends_in_response_failed(serve, monkeypatch):
+    server, sampler = serve(["The answer is 42."])
+    complete = sampler.complete
+
+    async def breaks_off(request):
+        async for delta in complete(request):
+            yield delta
+            raise openai.OpenAIError("the sampler broke")
+
+    monkeypatch.setattr(sampler, "complete", breaks_off)
+    events = list(client_of(server).responses.create(**ASKED, stream=True))
+    assert events[-1].type == "response.failed"
+    assert events[-1].response.status == "failed"
+    assert events[-1].response.error.code == "server_error"
+
+
+def test_the_items_that_a_response_was_given_can_be_read(ok):
+    client = client_of(ok[0])
+    given = [
+        {"role": "user", "content": "12+30?"},
+        {"type": "function_call", "call_id": "c", "name": "calculate", "arguments": "{}"},
+        output("c"),
+        {"type": "message", "role": "user", "id": "msg_own", "content": [{"type": "input_text", "text": "Sure?"}]},
+    ]
+    answer = list(client.responses.create(model="tiny", input=given, stream=True))[-1].response
+    items = list(client.responses.input_items.list(answer.id, order="asc"))
+    assert [item.type for item in items] == ["message", "function_call", "function_call_output", "message"]
+    assert items[0].content[0].text == "12+30?"
+    assert items[3].id == "msg_own"
+    assert len({item.id for item in items}) == 4
+    assert list(client.responses.input_items.list(answer.id)) == items[::-1]
+    assert list(client.responses.input_items.list(answer.id, order="asc", limit=1)) == items
+    text = client.responses.create(model="tiny", input="hi")
+    assert [item.content[0].text for item in client.responses.input_items.list(text.id)] == ["hi"]
+    with pytest.raises(openai.NotFoundError, match="not found"):
+        client.responses.input_items.list("resp_none")
+    with pytest.raises(openai.BadRequestError, match="order"):
+        client.responses.input_items.list(answer.id, order="random")

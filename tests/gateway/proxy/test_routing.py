@@ -1,34 +1,38 @@
-"""How requests get to servers of others, which fail in all the ways that servers do."""
+"""The choice of a server for each request, retries, failures of servers, and the end of a program with a proxy."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import subprocess
+import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 
 import httpx
 import openai
 import pytest
-from openai import AsyncOpenAI
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from mini_agentic_rl.gateway.proxy import upstreams
+from mini_agentic_rl.gateway.proxy.upstreams import DOWN_SECONDS, Upstreams
 from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.semconv import AGL_EXCEPTION
 
-from ..leaving import ask_and_leave
+from ..samples import QUESTION, ask_and_leave, openai_client
 from .fake_upstream import chunk, completion
 
-QUESTION = [{"role": "user", "content": "12+30?"}]
 BODY = {"model": "policy", "messages": QUESTION}
 
 
 async def _ask(url, **options):
-    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    async with openai_client(url) as client:
         return await client.chat.completions.create(model="policy", messages=QUESTION, **options)
 
 
 async def _chunks(url):
-    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    async with openai_client(url) as client:
         stream = await client.chat.completions.create(model="policy", messages=QUESTION, stream=True)
         return [each async for each in stream]
 
@@ -61,6 +65,57 @@ async def test_the_calls_of_a_rollout_go_to_one_server_and_move_on_when_it_dies(
         assert asked == [*homes[url]] or dead in homes[url]
 
 
+def _entries(*urls):
+    return [{"model_name": "policy", "base_url": url} for url in urls]
+
+
+def _ranked(upstreams, rollout_id):
+    return upstreams.ranked(upstreams.servers["policy"], rollout_id)
+
+
+def _first(upstreams, rollout_id):
+    return _ranked(upstreams, rollout_id)[0].base_url
+
+
+def test_a_rollout_stays_with_its_server_and_rollouts_spread_evenly():
+    replicas = Upstreams(_entries("http://a", "http://b", "http://c"))
+    homes = [_first(replicas, f"rollout-{n}") for n in range(900)]
+    assert homes == [_first(replicas, f"rollout-{n}") for n in range(900)]
+    assert all(240 < count < 360 for count in Counter(homes).values())
+
+
+def test_only_the_rollouts_of_a_server_that_is_gone_move_and_they_spread():
+    three = Upstreams(_entries("http://a", "http://b", "http://c"))
+    two = Upstreams(_entries("http://a", "http://c"))
+    moved = Counter()
+    for n in range(900):
+        before, after = _first(three, f"r{n}"), _first(two, f"r{n}")
+        if before == "http://b":
+            moved[after] += 1
+        else:
+            assert after == before
+    assert min(moved.values()) > 90
+
+
+def test_a_server_that_could_not_be_reached_is_asked_last_for_a_while():
+    now = [0.0]
+    replicas = Upstreams(_entries("http://a", "http://b"), clock=lambda: now[0])
+    home = _ranked(replicas, "r")[0]
+    replicas.mark_down(home)
+    assert _ranked(replicas, "r")[1] == home
+    assert replicas.is_down(home)
+    now[0] = DOWN_SECONDS + 0.1
+    assert _ranked(replicas, "r")[0] == home
+    replicas.mark_down(home)
+    replicas.mark_down(home, 0.0)
+    assert _ranked(replicas, "r")[0] == home
+
+
+def test_calls_outside_of_any_rollout_take_turns():
+    replicas = Upstreams(_entries("http://a", "http://b"))
+    assert Counter(_first(replicas, None) for _ in range(10)) == {"http://a": 5, "http://b": 5}
+
+
 @pytest.fixture
 def pauses(monkeypatch):
     """Seconds that the proxy let pass before it tried the same server again, in order."""
@@ -85,12 +140,11 @@ async def test_retry_after_is_honoured_and_the_answer_comes_in_the_end(upstream,
     assert len(server.bodies) == 2
 
 
-@pytest.mark.parametrize("status", [429, 503])
-async def test_a_refusal_that_stays_comes_back_with_its_own_status_and_words(upstream, proxying, status):
-    server = upstream(_busy(*[status] * 9, **{"Retry-After": "0"}))
+async def test_a_refusal_that_stays_comes_back_with_its_own_status_and_message(upstream, proxying):
+    server = upstream(_busy(*[429] * 9, **{"Retry-After": "0"}))
     proxy = await proxying({"base_url": server.url}, num_retries=2)
     answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (status, "not now")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (429, "not now")
     assert answer.headers["retry-after"] == "0"
     assert len(server.bodies) == 3
 
@@ -111,15 +165,15 @@ async def test_a_long_refusal_keeps_its_words_and_its_code(upstream, proxying):
     assert (answer.status_code, answer.json()["error"]) == (400, error)
 
 
-@pytest.mark.parametrize("page", ["<h1>gone</h1>", '{"detail": "gone"}', ""])
-async def test_a_refusal_that_is_no_error_object_is_told_as_text_that_names_the_server(upstream, proxying, page):
-    server = upstream(lambda body: Response(page, 410))
-    proxy = await proxying({"base_url": server.url})
-    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
-    told = answer.json()["error"]["message"]
-    assert answer.status_code == 410
-    assert told.startswith(f"{server.url} refused a request for 'policy' of the model list with status 410")
-    assert told.endswith(page)
+async def test_a_refusal_that_is_no_error_object_is_reported_as_text_that_names_the_server(upstream, proxying):
+    for page in ("<h1>gone</h1>", '{"detail": "gone"}', ""):
+        server = upstream(lambda body, page=page: Response(page, 410))
+        proxy = await proxying({"base_url": server.url})
+        answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
+        message = answer.json()["error"]["message"]
+        assert answer.status_code == 410
+        assert message.startswith(f"{server.url} refused a request for 'policy' of the model list with status 410")
+        assert message.endswith(page)
 
 
 async def test_a_refusal_that_may_be_about_the_model_list_names_the_server(upstream, proxying):
@@ -157,13 +211,16 @@ async def test_a_silent_server_is_named_after_its_own_timeout_and_not_asked_agai
     assert len(server.bodies) == 1
 
 
-@pytest.mark.parametrize("said", [Response("hello"), [1, 2]])
-async def test_an_answer_that_is_none_is_a_bad_gateway_that_names_the_server(upstream, proxying, said):
-    server = upstream(lambda body: said if isinstance(said, Response) else JSONResponse(said))
-    proxy = await proxying({"base_url": server.url})
-    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
-    assert answer.status_code == 502
-    assert server.url in answer.json()["error"]["message"]
+async def test_an_answer_that_cannot_be_read_or_a_server_that_is_gone_is_an_error_that_names_it(upstream, proxying):
+    for script in (lambda body: Response("hello"), lambda body: JSONResponse([1, 2])):
+        server = upstream(script)
+        proxy = await proxying({"base_url": server.url})
+        answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
+        assert answer.status_code == 502
+        assert server.url in answer.json()["error"]["message"]
+    proxy = await proxying({"base_url": "http://127.0.0.1:9/v1"}, num_retries=0)
+    with pytest.raises(openai.InternalServerError, match="does not answer for model 'policy'"):
+        await _ask(proxy.endpoint)
 
 
 async def test_a_stream_that_breaks_off_ends_in_an_error_and_leaves_its_record(upstream, proxying, store, rollout):
@@ -230,3 +287,48 @@ async def test_prometheus_is_told_of_the_servers_and_of_the_tokens_that_they_tel
     assert f'upstream_tries_total{{outcome="answered",server="{server.url}"}} 2.0' in text
     assert f'upstream_up{{server="{server.url}"}} 1.0' in text
     assert 'upstream_up{server="http://127.0.0.1:9/v1"} 0.0' in text
+
+
+SERVES = """
+import asyncio, sys
+from mini_agentic_rl import LLMProxy
+async def main():
+    proxy = LLMProxy(model_list=[{"model_name": "policy", "base_url": sys.argv[1]}])
+    await proxy.start()
+    print(proxy.endpoint, flush=True)
+    await proxy.run_forever(drain_seconds=float(sys.argv[2]))
+    print("stopped", flush=True)
+asyncio.run(main())
+"""
+
+
+@contextlib.contextmanager
+def program(source: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", source, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def events(url: str, process: subprocess.Popen[str]) -> int:
+    """Read a stream whose server is asked to end after the first event; return how many events came."""
+    with httpx.stream(
+        "POST", f"{url}/chat/completions", json=BODY | {"stream": True}, timeout=30, trust_env=False
+    ) as answer:
+        lines = (line for line in answer.iter_lines() if line.startswith("data: {"))
+        next(lines)
+        process.terminate()
+        return 1 + sum(1 for _ in lines)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are those of Unix: how a proxy stops is left unchecked")
+def test_a_program_that_is_asked_to_end_finishes_its_answers(upstream) -> None:
+    server = upstream(lambda body: [chunk("4")] * 40, delay=0.02)
+    with program(SERVES, server.url, "30") as (process, url):
+        assert events(url, process) == 40
+        assert process.communicate(timeout=30) == ("stopped\n", "")
+        assert process.returncode == 0

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import pytest
+from transformers import AutoTokenizer
 
+from mini_agentic_rl.commands import TrainConfig
+from mini_agentic_rl.gateway import ChatRenderer, keep_tool_format, save_kept_tokenizer
 from mini_agentic_rl.gateway.render.messages import plain_messages
-from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.http import BadRequestError
 
-from ..samples import CALCULATOR, call_message, result_message, three_turns
+from ..samples import CALCULATOR, call_message, result_message
 from ..small_tokenizer import (
+    CHATML_TOOLS,
     EMPTY_THINKING_LAST,
     GEMMA,
     NO_END_OF_TURN,
     THINKING,
     small_tokenizer,
 )
-from .families import FAMILIES as TEMPLATES
+from .families import FAMILIES
+
+
+def three_turns() -> list[dict]:
+    """A conversation with three assistant turns, one of them a tool call."""
+    return [
+        {"role": "system", "content": "Be terse."},
+        {"role": "user", "content": "12+30?"},
+        call_message(),
+        result_message(),
+        {"role": "assistant", "content": "The answer is 42."},
+        {"role": "user", "content": "Sure?"},
+        {"role": "assistant", "content": "Yes."},
+    ]
 
 
 def text_of(renderer, ids):
@@ -56,9 +72,9 @@ def test_where_roles_must_alternate_neighbouring_user_turns_become_one():
     assert text.endswith(f"<start_of_turn>user\n{response}<end_of_turn>\n<start_of_turn>model\n")
 
 
-@pytest.mark.parametrize("name", ["gemma 2", "llama 2", "mistral tekken"])
+@pytest.mark.parametrize("name", ["gemma 2", "mistral tekken"])
 def test_where_roles_must_alternate_neighbouring_answers_become_one_and_fork(name):
-    renderer = ChatRenderer(TEMPLATES[name].tokenizer())
+    renderer = ChatRenderer(FAMILIES[name].tokenizer())
     asked = {"role": "user", "content": "12+30?"}
     answers = [{"role": "assistant", "content": text} for text in ("Let me see.", "It is 42.")]
     joined = {"role": "assistant", "content": "Let me see.\nIt is 42."}
@@ -82,16 +98,15 @@ def two_calls(*results):
     ]
 
 
-@pytest.mark.parametrize("key", [{"tool_call_id": "c"}, {"name": ""}], ids=["id", "name"])
-@pytest.mark.parametrize("name", ["qwen 2.5", "qwen 3.5", "mistral tekken", "gemma 2", "lfm 2"])
-def test_results_stand_in_the_order_of_the_calls_in_prompts_and_in_data(name, key):
+@pytest.mark.parametrize("key", ["tool_call_id", "name"])
+@pytest.mark.parametrize("name", ["qwen 3.5", "mistral tekken", "gemma 2"])
+def test_results_come_in_the_order_of_the_calls_in_prompts_and_in_data(name, key):
     def result(number, place):
-        told = {"tool_call_id": f"c{number}"} if "tool_call_id" in key else {"name": place}
-        return {"role": "tool", "content": f"{place} is sunny", **told}
+        return {"role": "tool", "content": f"{place} is sunny", key: place if key == "name" else f"c{number}"}
 
     first, second = result(0, "porto"), result(1, "rome")
     between = {"role": "user", "content": "Quick!"}
-    renderer = ChatRenderer(TEMPLATES[name].tokenizer())
+    renderer = ChatRenderer(FAMILIES[name].tokenizer())
     for given in ([second, first], [second, between, first]):
         ordered = [{**second, **first}, *given[1:-1], {**first, **second}]
         expected, messages = two_calls(*ordered), two_calls(*given)
@@ -113,7 +128,7 @@ def test_results_that_name_no_call_stay_where_they_are():
 
 
 def test_a_form_of_calls_that_is_not_known_is_told_once_and_results_are_left_to_the_template(caplog):
-    tokenizer = TEMPLATES["glm 4"].tokenizer()
+    tokenizer = FAMILIES["glm 4"].tokenizer()
     tokenizer.name_or_path = "some/model-of-its-own"
     for _ in range(2):
         renderer = ChatRenderer(tokenizer)
@@ -123,9 +138,8 @@ def test_a_form_of_calls_that_is_not_known_is_told_once_and_results_are_left_to_
     assert '<tool_call>\n{"name": "calculate"' in text
 
 
-@pytest.mark.parametrize("name", ["qwen 3.5", "glm 4.5"])
-def test_arguments_that_are_no_json_stay_the_text_that_they_are(name):
-    renderer = ChatRenderer(TEMPLATES[name].tokenizer())
+def test_arguments_that_are_no_json_stay_the_text_that_they_are():
+    renderer = ChatRenderer(FAMILIES["glm 4.5"].tokenizer())
     messages = [{"role": "user", "content": "12+30?"}, call_message("{broken"), result_message()]
     assert "{broken" in text_of(renderer, renderer.render(messages, [CALCULATOR]))
 
@@ -193,12 +207,50 @@ def test_a_malformed_message_is_refused_with_its_place(message, param):
     assert caught.value.param == param
 
 
-def test_what_a_template_refuses_is_told_to_the_caller():
+def test_a_conversation_that_the_template_refuses_or_without_an_answer_is_an_error():
     renderer = ChatRenderer(small_tokenizer(GEMMA, "<end_of_turn>"))
     with pytest.raises(BadRequestError, match="roles must alternate"):
         renderer.render([{"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}])
-
-
-def test_a_conversation_without_an_answer_gives_no_records():
     with pytest.raises(ValueError, match="no assistant message"):
-        ChatRenderer(small_tokenizer()).conversation_to_records([{"role": "user", "content": "hi"}])
+        renderer.conversation_to_records([{"role": "user", "content": "hi"}])
+
+
+def test_the_tool_format_is_the_given_one_or_that_of_tokenizer_or_template_or_hermes(tmp_path):
+    tokenizer = small_tokenizer()
+    assert ChatRenderer(tokenizer).tool_format.name == "hermes"
+    assert ChatRenderer(tokenizer, tool_format="compact").tool_format.name == "pythonic"
+    assert ChatRenderer(small_tokenizer(CHATML_TOOLS), tool_format="compact").tool_format.name == "hermes"
+    tokenizer.init_kwargs["tool_format"] = "of a later version"
+    assert ChatRenderer(tokenizer).tool_format.name == "hermes"
+    keep_tool_format(tokenizer, "compact")
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert ChatRenderer(again).tool_format.name == "pythonic"
+    assert ChatRenderer(again, tool_format="llama3").tool_format.name == "llama3"
+    with pytest.raises(ValueError, match="thinking must be one of auto, keep, drop, fork, off, not 'on'"):
+        ChatRenderer(tokenizer, thinking="on")
+    with pytest.raises(ValueError, match=r"tool_format must be one of auto, compact, hermes, llama3, .*not 'yaml'"):
+        ChatRenderer(tokenizer, tool_format="yaml")
+
+
+def test_only_a_tokenizer_with_a_kept_format_is_saved_beside_the_weights(tmp_path):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    tokenizer = small_tokenizer()
+    save_kept_tokenizer(tokenizer, tmp_path)
+    assert not (tmp_path / "adapter" / "tokenizer_config.json").exists()
+    keep_tool_format(tokenizer, "compact")
+    save_kept_tokenizer(tokenizer, tmp_path)
+    assert (tmp_path / "adapter" / "tokenizer_config.json").is_file()
+
+
+def test_new_adapters_of_included_agents_learn_compact_calls_and_others_keep_their_format(tmp_path):
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    for agent in ("math",):
+        assert TrainConfig(agent=agent).completed().loop.tool_format == "compact"
+        for model in (tmp_path, tmp_path / "adapter"):
+            assert TrainConfig(agent=agent, model=str(model)).completed().loop.tool_format == "auto"
+            given = TrainConfig(agent=agent, model=str(model), tool_format="compact")
+            assert given.completed().loop.tool_format == "compact"
+    assert TrainConfig(agent="my:Agent").completed().loop.tool_format == "auto"

@@ -12,12 +12,10 @@ from mini_agentic_rl.gateway.render.decoding import AnswerReader, ThinkTags, Tho
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.gateway.tool_formats import HERMES, ToolCall
 
-from ..dialects.test_openai_sdk import client_of
 from ..samples import CALCULATOR, CALL_TEXT
 from ..small_tokenizer import THINKING, THINKING_BEGUN, small_tokenizer
 
 TAGS = ThinkTags("<think>", "</think>")
-QUESTION = [{"role": "user", "content": "12+30?"}]
 FRAGMENTS = ["<think>", "</think>", "<thi", "nk>", "</", " ", "\n\n", "hm", "Yes.", CALL_TEXT, "<tool_call>", "<"]
 
 
@@ -74,13 +72,13 @@ def test_pieces_do_not_depend_on_how_the_text_arrives(fragments, cuts, begun):
     assert read_in_pieces([*parts, text[at:]], begun) == read_in_pieces([text], begun)
 
 
-@pytest.mark.parametrize("part", [" ", "<", "<think>", "</think", "</think>", "x "])
 @pytest.mark.parametrize("begun", [False, True])
-def test_adversarial_text_costs_time_in_proportion_to_its_length(part, begun):
-    text = part * (100_000 // len(part))
-    started = time.process_time()
-    read_in_pieces([text[at : at + 3] for at in range(0, len(text), 3)], begun)
-    assert time.process_time() - started < 5.0
+def test_adversarial_text_costs_time_in_proportion_to_its_length(begun):
+    for part in (" ", "<", "</think", "</think>"):
+        text = part * (60_000 // len(part))
+        started = time.process_time()
+        read_in_pieces([text[at : at + 3] for at in range(0, len(text), 3)], begun)
+        assert time.process_time() - started < 3.0
 
 
 def test_think_tags_are_found_in_template_or_vocabulary():
@@ -90,40 +88,9 @@ def test_think_tags_are_found_in_template_or_vocabulary():
     assert ChatRenderer(small_tokenizer(), thinking="keep").thinking == "keep"
 
 
-def test_an_unknown_policy_or_format_is_refused_by_name():
-    with pytest.raises(ValueError, match="thinking must be one of auto, keep, drop, fork, off, not 'on'"):
-        ChatRenderer(small_tokenizer(), thinking="on")
-    with pytest.raises(ValueError, match=r"tool_format must be one of auto, compact, hermes, llama3, .*not 'yaml'"):
-        ChatRenderer(small_tokenizer(), tool_format="yaml")
-
-
 def test_a_forced_call_closes_the_thought_that_the_prompt_opens():
     renderer = ChatRenderer(small_tokenizer(THINKING_BEGUN))
     prefix = renderer.forced_prefix("calculate")
-    answer = renderer.reader(calls=True)
+    answer = renderer.reader([CALCULATOR])
     parts = answer.feed(prefix) + answer.feed(' {"expression": "12+30"}}\n</tool_call>') + answer.finish()
     assert read(parts) == ("", "", ["calculate"])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_the_thought_comes_as_reasoning_content_and_may_be_sent_back(serve, tokenizer, stream):
-    tokenizer.chat_template = THINKING
-    server, sampler = serve([f"<think>\nuse the tool\n</think>\n\nHm.\n{CALL_TEXT}", "<think>ok</think>42"])
-    client = client_of(server)
-    asked = {"model": "tiny", "messages": QUESTION, "tools": [CALCULATOR], "stream": stream}
-    answer = client.chat.completions.create(**asked)
-    if stream:
-        deltas = [chunk.choices[0].delta for chunk in answer]
-        thought = "".join(delta.model_extra.get("reasoning_content") or "" for delta in deltas)
-        content = "".join(delta.content or "" for delta in deltas)
-        (call,) = [call for delta in deltas for call in delta.tool_calls or []]
-    else:
-        message = answer.choices[0].message
-        thought, content, (call,) = message.model_extra["reasoning_content"], message.content, message.tool_calls
-    assert (thought, content, call.function.name) == ("use the tool", "Hm.", "calculate")
-    said = {"role": "assistant", "content": content, "reasoning_content": thought, "tool_calls": [call.model_dump()]}
-    messages = [*QUESTION, said, {"role": "tool", "tool_call_id": call.id, "content": "42"}]
-    client.chat.completions.create(**asked | {"messages": messages, "stream": False})
-    first, second = (request.prompt_ids for request in sampler.requests)
-    sampled = tokenizer.encode(f"<think>\nuse the tool\n</think>\n\nHm.\n{CALL_TEXT}")
-    assert list(second[: len(first) + len(sampled)]) == [*first, *sampled]

@@ -92,15 +92,10 @@ class RolloutAttempts:
         store: Callable[[], LightningStore | None],
         prefixes: Mapping[str, Sequence[CompletionRecord]] | None = None,
     ) -> None:
-        self._limits = limits
+        self.limits = limits
         self._store = store
         self._prefixes = {} if prefixes is None else prefixes
         self._attempts: OrderedDict[tuple[str, str], _Attempt] = OrderedDict()
-
-    @property
-    def bounds_tokens(self) -> bool:
-        """True if the tokens of an attempt are bounded."""
-        return self._limits.max_rollout_tokens is not None
 
     async def check(self, scope: CallScope) -> None:
         """Look an attempt up in the store, if it is not known.
@@ -163,7 +158,7 @@ class RolloutAttempts:
         Raises:
             RolloutBudgetError: the budget is used up. The first refusal is recorded.
         """
-        attempt, limits = self._find(scope), self._limits
+        attempt, limits = self._find(scope), self.limits
         if scope is None or attempt is None:
             return None
         self._attempts.move_to_end(scope)

@@ -1,19 +1,18 @@
-"""The backend of the gateway that samples: prepare, sample, read, record, remember and answer each chat request.
-
-A streamed call is sampled in a task of its own, which puts events into a queue. If the client leaves, the task is
-cancelled; it records the beginning of the answer before it ends.
-"""
+"""The backend of the gateway that samples: prepares each chat request, from the messages to what is sampled."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from ...http import BadRequestError, MetricFamily, encode_in_steps, off_loop
-from ...tokens import CompletionRecord, TokenDelta, TokenRequest
+from ...http import LARGE, BadRequestError, MetricFamily, off_loop, size_of
+from ...samplers import ContextLengthError, Sampler
+from ...store import LightningStore
+from ...tokens import CompletionRecord, Delivery, SamplingParams, TokenRequest
+from ..constraints.compiler import ConstraintCompiler
+from ..constraints.rules import answer_rule
 from ..dialects import (
     Caller,
     CallScope,
@@ -21,44 +20,35 @@ from ..dialects import (
     CompletionsDialect,
     Dialect,
     Exchange,
-    StreamOptions,
     parse_chat_request,
     shared_dialects,
 )
-from ..errors import RecordingError, UnavailableError
-from ..render.decoding import AnswerPart, Thought
+from ..errors import BeyondContextError, UnknownModelError
+from ..render.decoding import AnswerReader
+from ..render.messages import plain_messages
 from ..render.renderer import ChatRenderer
-from ..tool_formats import ToolCall
+from ..settings import GatewayLimits
+from .call import ChatCall, Counters
 from .choice import Choice
-from .prepare import Preparation, PreparedChat
-from .record import TOKENS_HELP, RecordedAnswer, record_answer, sampling_attributes
+from .record import TOKENS_HELP, RolloutAttempts
+from .remember import ConversationMemory, Prompt
 
-logger = logging.getLogger(__name__)
-
-_TOKEN_CHARACTERS: Final = 8
-"""Estimated characters of a body per token."""
-_LOGPROB_CHARACTERS: Final = 64
-"""Estimated characters of a body per log-probability."""
 _GAUGES: Final = ("attempts", "tokens")
 """Counters of `ConversationMemory` that may decrease."""
+_MAX_ID: Final = 2**31
 
 
-@dataclass
-class Counters:
-    """Requests since the start."""
+class ChatService:
+    """A `Backend` that answers chat requests from one sampler. Used from one event loop.
 
-    requests: int = 0
-    active: int = 0
-    completed: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class ChatService(Preparation):
-    """A `Backend` that answers chat requests from one sampler. Used from one event loop."""
+    Args:
+        sampler: samples the answers.
+        renderer: renders the prompts.
+        model_name: public name of the model.
+        default_adapter: the adapter behind that name; None is the base model.
+        store: records calls under a rollout's URL; without a store such URLs are refused.
+        limits: limits of rollouts, and of compiling a grammar.
+    """
 
     title = "mini-agentic-rl gateway"
     about = (
@@ -68,15 +58,32 @@ class ChatService(Preparation):
     )
     owner = "mini-agentic-rl"
 
-    def __init__(self, *arguments: Any) -> None:
-        """Arguments as `Preparation`."""
-        super().__init__(*arguments)
+    def __init__(
+        self,
+        sampler: Sampler,
+        renderer: ChatRenderer,
+        model_name: str,
+        default_adapter: str | None,
+        store: LightningStore | None,
+        limits: GatewayLimits,
+    ) -> None:
+        self.sampler = sampler
+        self.renderer = renderer
+        self.model_name = model_name
+        self.store = store
+        self.records = store is not None
         self.counters = Counters()
         self.dialects: Sequence[Dialect] = [*shared_dialects(), CompletionsDialect()]
+        self.memory = ConversationMemory(renderer)
+        """The served calls, from whose recorded ids conversations continue."""
+        self.expert_prefixes: dict[str, Sequence[CompletionRecord]] = {}
+        self._default_adapter = default_adapter
+        self.attempts = RolloutAttempts(limits, lambda: store, self.expert_prefixes)
+        self.constraints = ConstraintCompiler(renderer.tokenizer, renderer.eos_ids, limits=limits)
 
     @property
-    def records(self) -> bool:
-        return self.store is not None
+    def models(self) -> list[str]:
+        return list(dict.fromkeys([self.model_name, *self.sampler.model_names]))
 
     @property
     def context_length(self) -> int:
@@ -86,10 +93,203 @@ class ChatService(Preparation):
         return parse_chat_request(exchange.chat), dialect.left_out(body)
 
     async def begin(self, chat: ChatRequest, exchange: Exchange, caller: Caller, key: str) -> ChatCall:
-        call = ChatCall(self, await self.prepare(chat, caller, key), exchange)
+        """Prepare a request, and begin to sample it if it is streamed. A call without a seed takes one of its rollout,
+        if that has a seed.
+
+        Args:
+            chat: the request.
+            exchange: translates the answer.
+            caller: the sender.
+            key: API key of the client, which separates clients outside of rollouts.
+
+        Raises:
+            BadRequestError: the messages or a field cannot be served.
+            UnknownModelError: the model is not served.
+            NotFoundError: the server has no store, or the store does not know the attempt.
+            RecordingError: the store does not answer.
+            ContextLengthError: the prompt leaves no room for an answer.
+            RolloutBudgetError: the attempt has used up its calls or tokens.
+        """
+        request = chat
+        adapter, scope = self._adapter(request.model), caller.scope
+        await self.attempts.check(scope)
+
+        # Render.
+        self._check_count(request)
+        tools = request.offered_tools
+        size = _size(request, tools)
+        # A template with further variables is probed anew, which takes long.
+        renderer = await off_loop(LARGE if request.template_settings else 0, lambda: self._renderer_of(request))
+        prompt = await off_loop(size, lambda: self._prompt(scope, request, tools, renderer))
+        if request.raw_prompt is not None:
+            text = self.renderer.tokenizer.decode(prompt.ids, skip_special_tokens=False)
+            request = request.model_copy(update={"messages": [{"role": "user", "content": text}]})
+
+        # Constrain.
+        template = renderer.template
+        # A continued text has its thought before it, and a raw prompt has none.
+        begins = request.raw_prompt is None and not request.continue_final_message
+        tags, form = template.tags if begins else None, request.form.value if request.form else None
+        rule = await off_loop(
+            len(form) if isinstance(form, str) else size,
+            lambda: answer_rule(request, renderer.tool_format, tags, template.thought_begun),
+        )
+        constraint = None if rule is None else await self.constraints.compile(rule)
+        prefix, prompt_ids = "", prompt.ids
+        if request.must_call and rule is None:
+            prefix = renderer.forced_prefix(request.must_call_name)
+            prompt_ids = (*prompt.ids, *renderer.forced_ids(request.must_call_name))
+        one_call = request.parallel_tool_calls is False and bool(tools) and constraint is None
+
+        # Limit. The budget comes last of all that waits: a client that leaves before it has used nothing.
+        room = self.sampler.context_length - len(prompt_ids)
+        if room < 1:
+            raise ContextLengthError(len(prompt_ids), self.sampler.context_length)
+        self._check_ids(request)
+        left = await self.attempts.begin(scope, len(prompt_ids))
+        if left is not None:
+            room = max(1, min(room, left // request.choices))
+
+        seed = self.attempts.next_seed(scope) if request.seed is None else request.seed
+        recorded = None
+        if request.choices == 1 and not request.top_logprobs:
+            recorded = self.attempts.next_recorded(scope, prompt_ids)
+        # If the text may end the answer, no token should be sampled after that.
+        ends_itself = bool(request.stop_strings) or one_call
+        delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"
+        response_id = f"chatcmpl-{uuid.uuid4().hex}"
+        attempt = "" if scope is None else "/".join(scope)
+        indices = range(request.choices)
+        call = ChatCall(
+            self,
+            exchange,
+            request,
+            caller,
+            prompt,
+            prompt_ids,
+            token_requests=tuple(
+                TokenRequest(
+                    prompt_ids,
+                    self._sampling(request, room, None if seed is None else seed + index),
+                    adapter,
+                    f"{response_id}/{index}",
+                    affinity=attempt,
+                    asker=(attempt or key, response_id),
+                    delivery=delivery,
+                    constraint=constraint,
+                )
+                for index in indices
+            ),
+            choices=tuple(
+                Choice(
+                    index,
+                    self.renderer.decoder(bool(tools)),
+                    end_ids=self.renderer.eos_ids,
+                    stops=request.stop_strings,
+                    reader=_reader(request, renderer, tools),
+                    prefix=prefix,
+                    stop_ids=request.stop_token_ids or (),
+                    must_call=request.must_call,
+                    streamed=bool(request.stream),
+                    one_call=one_call,
+                )
+                for index in indices
+            ),
+            response_id=response_id,
+            tools=tools,
+            recorded=recorded,
+            left_out=_without_effect(request, renderer),
+        )
         if call.streams:
             await call.begin()
         return call
+
+    async def count(self, request: ChatRequest) -> int:
+        """Return the number of prompt tokens if the prompt is rendered anew. A conversation that continues from
+        recorded ids may have a few more or fewer.
+
+        Raises:
+            BadRequestError: the messages cannot be served.
+            UnknownModelError: the model is not served.
+        """
+        self._adapter(request.model)
+        self._check_count(request)
+        tools = request.offered_tools
+
+        def count_tokens() -> int:
+            renderer, messages = self._renderer_of(request), request.messages
+            begun = renderer.encode_answer(messages[-1]) if request.continue_final_message else []
+            return renderer.count(messages[:-1] if begun else messages, tools) + len(begun)
+
+        return await off_loop(_size(request, tools), count_tokens)
+
+    def _renderer_of(self, request: ChatRequest) -> ChatRenderer:
+        """Return the renderer with the template settings of a request."""
+        renderer = self.renderer.with_settings(request.template_settings)
+        template, default = renderer.template, self.renderer.template
+        if request.thinks is False and default.thinks and template.turns == default.turns:
+            fields = ("enable_thinking", "thinking", "reasoning_effort")
+            field = next(name for name in fields if getattr(request, name) is not None)
+            raise BadRequestError(f"{field}: the model's chat template cannot switch thinking off", param=field)
+        return renderer
+
+    def _prompt(
+        self, scope: CallScope, request: ChatRequest, tools: list[dict[str, Any]], renderer: ChatRenderer
+    ) -> Prompt:
+        raw = request.raw_prompt
+        if raw is not None:
+            ids = self.renderer.encode(raw) if isinstance(raw, str) else raw
+            if not ids or not 0 <= min(ids) <= max(ids) < _MAX_ID:  # the sampler knows which ids the model has
+                message = "prompt: expected text, or token ids of the model's vocabulary"
+                raise BadRequestError(message, param="prompt")
+            return Prompt(tuple(ids))
+        messages, most = request.messages, self.sampler.context_length
+        if request.continue_final_message:
+            plain_messages(messages)  # an error names the place in the whole list
+            prompt = self.memory.prompt(scope, messages[:-1], tools, most, renderer)
+            return replace(prompt, ids=(*prompt.ids, *renderer.encode_answer(messages[-1])))
+        if request.add_generation_prompt is False:
+            return Prompt(tuple(renderer.render(messages, tools, False, most=most)))
+        return self.memory.prompt(scope, messages, tools, most, renderer)
+
+    def _check_count(self, request: ChatRequest) -> None:
+        if len(request.messages) > self.sampler.context_length:  # each has at least one token
+            raise BeyondContextError(self.sampler.context_length, messages=len(request.messages))
+
+    def _adapter(self, model: str) -> str | None:
+        if model == self.model_name:
+            return self._default_adapter
+        names = list(self.sampler.model_names)
+        if model not in names:
+            raise UnknownModelError(model, self.models)
+        return None if model == names[0] else model
+
+    def _check_ids(self, request: ChatRequest) -> None:
+        vocabulary = len(self.renderer.tokenizer)
+        for field, ids in (("logit_bias", request.logit_bias), ("stop_token_ids", request.stop_token_ids)):
+            for token_id in ids or ():
+                if not 0 <= token_id < vocabulary:
+                    raise BadRequestError(
+                        f"{field}: token id {token_id} is outside of the vocabulary of {vocabulary}", param=field
+                    )
+
+    def _sampling(self, request: ChatRequest, room: int, seed: int | None) -> SamplingParams:
+        limit = min(request.max_completion_tokens or request.max_tokens or room, room)
+        return SamplingParams(
+            temperature=1.0 if request.temperature is None else request.temperature,
+            top_p=1.0 if request.top_p is None else request.top_p,
+            top_k=max(request.top_k or 0, 0),
+            min_p=request.min_p or 0.0,
+            max_tokens=limit,
+            seed=seed,
+            min_tokens=min(request.min_tokens or 0, limit),
+            stop_token_ids=(*(() if request.ignore_eos else self.renderer.eos_ids), *(request.stop_token_ids or ())),
+            top_logprobs=(request.top_logprobs or 0) if request.logprobs else 0,
+            logit_bias=request.logit_bias or {},
+            presence_penalty=request.presence_penalty or 0.0,
+            frequency_penalty=request.frequency_penalty or 0.0,
+            repetition_penalty=request.repetition_penalty or request.repeat_penalty or 1.0,
+        )
 
     def forget(self, scope: CallScope) -> None:
         self.memory.forget(scope)
@@ -128,323 +328,24 @@ class ChatService(Preparation):
         )
 
 
-class ChatCall:
-    """One prepared request and its answer.
-
-    Args:
-        service: the backend.
-        prepared: the request.
-        exchange: translates the answer to the dialect of the request.
-    """
-
-    def __init__(self, service: ChatService, prepared: PreparedChat, exchange: Exchange) -> None:
-        self._service = service
-        self._prepared = prepared
-        self._exchange = exchange
-        self._request = prepared.request
-        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        """Server-sent events; None at the end."""
-        self._task: asyncio.Task[None] | None = None
-        self._first: bytes | None = b""
-        self._head: dict[str, Any] = {}
-        """Fields that all chunks share."""
-        self._started: set[int] = set()
-        self._sent_tokens = [0] * len(prepared.choices)
-        self._sent_calls = [0] * len(prepared.choices)
-        options = prepared.request.stream_options or StreamOptions()
-        self._with_usage = options.include_usage
-        self._usage_always = options.include_usage and options.continuous_usage_stats
-        self._usage_next = exchange.counts_first or self._usage_always
-        """True if the next chunk reports the token counts."""
-
-    @property
-    def streams(self) -> bool:
-        return bool(self._request.stream)
-
-    @property
-    def left_out(self) -> Sequence[str]:
-        return self._prepared.left_out
-
-    async def whole(self) -> bytes:
-        await self._run()
-        request = self._request
-        each = _TOKEN_CHARACTERS
-        if request.logprobs:
-            each += _LOGPROB_CHARACTERS * (1 + (request.top_logprobs or 0))
-        size = each * sum(len(choice.token_ids) for choice in self._prepared.choices)
-        return await off_loop(size, lambda: encode_in_steps(self._exchange.answer(self._completion())))
-
-    async def begin(self) -> None:
-        """Start sampling a stream and wait for its first event, so that an early failure has its HTTP status.
-
-        Raises:
-            HttpError: the call failed before anything was sampled.
-        """
-        self._task = asyncio.create_task(self._stream())
-        try:
-            self._first = await self._queue.get()
-            if self._first is None:
-                await self._task
-        except BaseException:
-            await self.end()
-            raise
-
-    async def events(self) -> AsyncGenerator[bytes, None]:
-        assert self._task is not None, "begin() comes first"
-        events = self._first
-        while events is not None:
-            ready = [events]
-            while events is not None and not self._queue.empty():
-                events = self._queue.get_nowait()
-                ready.append(events or b"")
-            yield b"".join(ready)
-            events = None if events is None else await self._queue.get()
-        await self._task
-
-    async def end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _stream(self) -> None:
-        try:
-            await self._run()
-            if self._with_usage:
-                self._put([], usage=self._usage())
-            self._queue.put_nowait(self._exchange.end())
-        finally:
-            self._queue.put_nowait(None)
-
-    async def _run(self) -> None:
-        """Sample all choices; record and remember each at its end.
-
-        Raises:
-            HttpError: sampling or recording failed.
-            asyncio.CancelledError: the client left; the sampled tokens are recorded with finish reason "cancelled".
-        """
-        counters, prepared = self._service.counters, self._prepared
-        counters.requests += 1
-        counters.active += 1
-        counters.prompt_tokens += len(prepared.prompt_ids)
-        pairs = zip(prepared.choices, prepared.token_requests, strict=True)
-        try:
-            await _all([self._run_choice(choice, request) for choice, request in pairs])
-            counters.completed += 1
-        except asyncio.CancelledError:
-            counters.cancelled += 1
-            raise
-        except Exception:  # count it, whatever it is
-            counters.failed += 1
-            raise
-        finally:
-            counters.active -= 1
-            sampled = sum(len(choice.token_ids) for choice in prepared.choices)
-            counters.completion_tokens += sampled
-            counters.cached_tokens += max(choice.cached_tokens for choice in prepared.choices)
-            attempts = self._service.attempts
-            if sampled:
-                attempts.spend(prepared.scope, sampled)
-            else:
-                attempts.give_back(prepared.scope, len(prepared.prompt_ids))
-
-    async def _run_choice(self, choice: Choice, request: TokenRequest) -> None:
-        service, prepared = self._service, self._prepared
-        recorded = prepared.recorded
-        stream = service.sampler.complete(request) if recorded is None else _replay(recorded)
-        try:
-            async for delta in stream:
-                self._emit(choice, choice.take(delta))
-                if choice.finish_reason is not None:
-                    break
-            else:
-                choice.finish("cancelled")
-        except asyncio.CancelledError:
-            await self._record_cancelled(choice)
-            raise
-        finally:
-            await stream.aclose()
-        if choice.finish_reason == "cancelled":
-            await self._record_cancelled(choice)
-            if choice.failure:
-                raise BadRequestError(f"the answer cannot take the requested form: {choice.failure}")
-            raise UnavailableError("the model stopped before the answer was complete; try again")
-        await self._record(choice)
-        message = prepared.message(choice)
-        if message is not None:
-            service.memory.remember(prepared.scope, prepared.prompt, prepared.prompt_ids, choice.token_ids, message)
-        self._emit(choice, [], complete=True)
-
-    async def _record_cancelled(self, choice: Choice) -> None:
-        if choice.finish_reason is None:
-            choice.finish("cancelled")
-        if choice.token_ids:
-            try:
-                await self._record(choice)
-            except RecordingError:  # it is logged, and the client has gone
-                pass
-            except Exception:  # the cancellation must not be replaced
-                logger.exception("could not record a cancelled call (scope %s)", self._prepared.scope)
-
-    async def _record(self, choice: Choice) -> None:
-        prepared, store = self._prepared, self._service.store
-        if prepared.scope is None or store is None:
-            return
-        answer = RecordedAnswer(
-            caller=prepared.caller,
-            response_id=prepared.response_id,
-            model=prepared.request.model,
-            messages=prepared.request.messages,
-            tools=prepared.tools,
-            settings=sampling_attributes(prepared.token_requests[choice.index].sampling),
-            start_time=prepared.start_time,
-            index=choice.index,
-            message=choice.message(),
-            finish_reason=choice.finish_reason or "cancelled",
-            prompt_ids=prepared.prompt_ids,
-            token_ids=choice.token_ids,
-            logprobs=choice.logprobs,
-            version=choice.version,
-            versions=choice.versions,
-            forced=choice.forced,
-        )
-        await record_answer(store, answer)
-
-    def _emit(self, choice: Choice, parts: list[AnswerPart], complete: bool = False) -> None:
-        """Put the new parts of a choice into the stream; `complete` is True once the choice is recorded."""
-        if self._task is None:
-            return
-        request, index = self._request, choice.index
-        start, end = self._sent_tokens[index], len(choice.token_ids)
-        first = index not in self._started
-        with_tokens = end > start and bool(request.logprobs or request.return_token_ids)
-        if not (parts or first or complete or with_tokens):
-            return
-        body = _chunk_choice(choice, parts, first=first, calls_before=self._sent_calls[index])
-        if request.logprobs and end > start:
-            body["logprobs"] = _logprobs(self._service.renderer, choice, start)
-        if request.return_token_ids:
-            body["token_ids"] = choice.token_ids[start:end]
-        if complete:
-            body["finish_reason"] = choice.api_finish_reason
-            if choice.stop_reason is not None:
-                body["stop_reason"] = choice.stop_reason
-        extra: dict[str, Any] = {}
-        if first and not self._started and request.return_token_ids:
-            extra["prompt_token_ids"] = list(self._prepared.prompt_ids)
-        self._started.add(index)
-        self._sent_tokens[index] = end
-        self._sent_calls[index] += sum(isinstance(part, ToolCall) for part in parts)
-        self._put([body], **extra)
-
-    def _put(self, choices: list[dict[str, Any]], **extra: Any) -> None:
-        if not self._head:
-            self._head = self._shared("chat.completion.chunk", max(choice.version for choice in self._prepared.choices))
-            if self._with_usage:
-                self._head["usage"] = None
-        if self._usage_next and choices:
-            extra["usage"] = self._usage()
-            self._usage_next = self._usage_always
-        events = self._exchange.events({**self._head, "choices": choices, **extra})
-        if events:
-            self._queue.put_nowait(events)
-
-    def _completion(self) -> dict[str, Any]:
-        """Return the whole `chat.completion`."""
-        request, choices = self._request, self._prepared.choices
-        bodies = []
-        for choice in choices:
-            with_logprobs = bool(request.logprobs)
-            body: dict[str, Any] = {
-                "index": choice.index,
-                "message": {**choice.message(), "refusal": None},
-                "logprobs": _logprobs(self._service.renderer, choice) if with_logprobs else None,
-                "finish_reason": choice.api_finish_reason,
-            }
-            if choice.stop_reason is not None:
-                body["stop_reason"] = choice.stop_reason
-            if request.return_token_ids:
-                body["token_ids"] = list(choice.token_ids)
-            bodies.append(body)
-        head = self._shared("chat.completion", choices[0].version)
-        completion = {**head, "choices": bodies, "usage": self._usage()}
-        if request.return_token_ids:
-            completion["prompt_token_ids"] = list(self._prepared.prompt_ids)
-        return completion
-
-    def _shared(self, kind: str, version: int) -> dict[str, Any]:
-        """Return the fields of every body and chunk; the fingerprint is the policy version."""
-        return {
-            "id": self._prepared.response_id,
-            "object": kind,
-            "created": int(self._prepared.start_time),
-            "model": self._request.model,
-            "system_fingerprint": f"policy-{version}",
-        }
-
-    def _usage(self) -> dict[str, Any]:
-        """Return the token counts; the prompt is counted once for all choices."""
-        choices, prompt_tokens = self._prepared.choices, len(self._prepared.prompt_ids)
-        completion_tokens = sum(len(choice.token_ids) for choice in choices)
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": max((choice.cached_tokens for choice in choices), default=0)},
-        }
+def _reader(request: ChatRequest, renderer: ChatRenderer, tools: list[dict[str, Any]]) -> AnswerReader | None:
+    """Return the reader of an answer; None if all of it is content."""
+    if request.raw_prompt is not None:
+        return None
+    if request.continue_final_message:  # its thought is part of the prompt
+        return AnswerReader(None, renderer.tool_format.scanner(tools)) if tools else None
+    return renderer.reader(tools)
 
 
-def _logprobs(renderer: ChatRenderer, choice: Choice, start: int = 0) -> dict[str, Any]:
-    """Return the log-probabilities from token `start` on, one entry per sampled token including the end token."""
-
-    def entry(token_id: int, value: float) -> dict[str, Any]:
-        text, content = renderer.token_text(token_id)
-        return {"token": text, "logprob": max(value, -9999.0), "bytes": content}  # OpenAI has -9999.0 for -infinity
-
-    content = []
-    for position in range(start, len(choice.token_ids)):
-        top = choice.top_logprobs[position] if choice.top_logprobs else ()
-        alternatives = [entry(token_id, value) for token_id, value in top]
-        content.append({**entry(choice.token_ids[position], choice.logprobs[position]), "top_logprobs": alternatives})
-    return {"content": content, "refusal": None}
+def _without_effect(request: ChatRequest, renderer: ChatRenderer) -> tuple[str, ...]:
+    """Return the template settings that the chat template does not use."""
+    given = request.chat_template_kwargs or {}
+    unused = [f"chat_template_kwargs.{name}" for name in given if name not in renderer.settings]
+    if request.reasoning_effort and request.thinks and not renderer.settings:
+        unused.append("reasoning_effort")
+    return tuple(unused)
 
 
-def _chunk_choice(choice: Choice, parts: Sequence[AnswerPart], *, first: bool, calls_before: int) -> dict[str, Any]:
-    """Return the new parts of a streamed choice, which has made `calls_before` tool calls already."""
-    delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
-    text = "".join(part for part in parts if isinstance(part, str))
-    if text:
-        delta["content"] = text
-    thought = "".join(part.text for part in parts if isinstance(part, Thought))
-    if thought:
-        delta["reasoning_content"] = thought
-    calls = [part for part in parts if isinstance(part, ToolCall)]
-    if calls:
-        delta["tool_calls"] = [
-            {"index": calls_before + offset, **call.as_message()} for offset, call in enumerate(calls)
-        ]
-    return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
-
-
-async def _replay(record: CompletionRecord) -> AsyncGenerator[TokenDelta, None]:
-    """Yield the tokens of a recorded call, each marked as forced: they are never part of a loss."""
-    yield TokenDelta(
-        token_ids=tuple(int(token) for token in record.output_ids),
-        logprobs=tuple(float(logprob) for logprob in record.logprobs),
-        forced=(True,) * record.output_ids.size,
-        finish_reason=record.finish_reason,
-        version=record.version,
-    )
-
-
-async def _all(jobs: list[Awaitable[None]]) -> None:
-    """Await all jobs; if one fails or the caller is cancelled, cancel and await the others."""
-    if len(jobs) == 1:
-        await jobs[0]
-        return
-    tasks = [asyncio.ensure_future(job) for job in jobs]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def _size(request: ChatRequest, tools: list[dict[str, Any]]) -> int:
+    """Return the approximate number of characters to render; counting stops soon after `LARGE`."""
+    return len(request.raw_prompt or ()) + size_of([request.messages, tools, request.template_settings], LARGE)

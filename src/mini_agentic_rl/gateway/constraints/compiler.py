@@ -32,50 +32,6 @@ MAX_MIB: Final = 1024
 REFUSED_SECONDS: Final = 300.0
 """Seconds for which a refusal is repeated without another trial."""
 _MAX_REFUSALS: Final = 4096
-
-
-class KnownForms:
-    """Keeps compiled grammars, and for a while the reasons of refusals; the least recently used is dropped first.
-
-    Args:
-        max_grammars: maximum number of grammars.
-    """
-
-    def __init__(self, max_grammars: int) -> None:
-        self._max_grammars = max_grammars
-        self._grammars: OrderedDict[bytes, tuple[Grammar, float]] = OrderedDict()
-        """Each with its memory in MiB."""
-        self._refusals: OrderedDict[bytes, tuple[BadRequestError, float]] = OrderedDict()
-        """Each with the time until which it is repeated."""
-        self._mib = 0.0
-
-    def find(self, key: bytes) -> Grammar | None:
-        """Return the grammar of a form, if it is known; raises BadRequestError if the form was refused recently."""
-        if key in self._grammars:
-            self._grammars.move_to_end(key)
-            return self._grammars[key][0]
-        refusal, until = self._refusals.get(key, (None, 0.0))
-        if refusal is not None and time.monotonic() < until:
-            raise BadRequestError(refusal.message, param=refusal.param)
-        return None
-
-    def keep(self, key: bytes, grammar: Grammar, mib: float) -> None:
-        """Keep a grammar of this size, and drop others if there are too many."""
-        self._grammars[key] = (grammar, mib)
-        self._mib += mib
-        while len(self._grammars) > self._max_grammars or (self._mib > MAX_MIB and len(self._grammars) > 1):
-            self._mib -= self._grammars.popitem(last=False)[1][1]
-
-    def refuse(self, key: bytes, refusal: BadRequestError) -> None:
-        """Remember why a form was refused."""
-        self._refusals.pop(key, None)
-        self._refusals[key] = (refusal, time.monotonic() + REFUSED_SECONDS)
-        if len(self._refusals) > _MAX_REFUSALS:
-            self._refusals.popitem(last=False)
-
-
-logger = logging.getLogger(__name__)
-
 _ENDED: Final = {
     "time": "compiling it takes more than {0.max_grammar_seconds:g} s of processor time (max_grammar_seconds)",
     "memory": "compiling it takes more than {0.max_grammar_mib} MiB of memory (max_grammar_mib)",
@@ -83,12 +39,14 @@ _ENDED: Final = {
 _PATIENCE: Final = 60.0
 """Seconds to wait for an outcome beside its CPU time, on a busy machine."""
 
+logger = logging.getLogger(__name__)
+
 
 class ConstraintCompiler:
-    """Compiles forms, and keeps grammars and refusals. Used from one event loop at a time.
+    """Compiles forms, and keeps grammars and refusals, the most recently used ones. Used from one event loop at a time.
 
     Args:
-        tokenizer: the model's tokenizer; read for the first form.
+        tokenizer: the model's tokenizer. It is read here, because reading it blocks other threads for up to a second.
         end_ids: ids that end an answer, the preferred one first.
         max_grammars: maximum number of kept grammars.
         limits: limits of compiling a form.
@@ -102,16 +60,25 @@ class ConstraintCompiler:
         max_grammars: int = 256,
         limits: GrammarLimits | None = None,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._end_ids = tuple(end_ids)
         self._limits = limits or GrammarLimits()
-        self._known = KnownForms(max_grammars)
+        self._max_grammars = max_grammars
+        self._grammars: OrderedDict[bytes, tuple[Grammar, float]] = OrderedDict()
+        """Each with its memory in MiB."""
+        self._mib = 0.0
+        self._refusals: OrderedDict[bytes, tuple[BadRequestError, float]] = OrderedDict()
+        """Each with the time until which it is repeated."""
         self._jobs: dict[bytes, _Job] = {}
-        self._vocabulary: Vocabulary | UnreadableTokenizerError | None = None
-        self._trials: GrammarTrials | None = None
         # Quick forms do not wait for slow ones, here too.
         self._quick = ThreadPoolExecutor(1, "grammar")
         self._slow = ThreadPoolExecutor(1, "large-grammar")
+        self._unreadable = ""
+        """Why the tokenizer cannot be read; empty if it can."""
+        try:
+            self._vocabulary = Vocabulary(tokenizer, end_ids)
+            self._trials = GrammarTrials(self._vocabulary.definition, self._vocabulary.ends, self._limits)
+        except UnreadableTokenizerError as error:
+            self._unreadable = str(error)
+            logger.info("answers cannot be constrained: llguidance cannot read the tokenizer: %s", error)
 
     async def compile(self, rule: AnswerRule) -> Callable[[], TokenConstraint] | None:
         """Return a function that begins a constraint; None for strict tools if the tokenizer cannot be read.
@@ -123,29 +90,23 @@ class ConstraintCompiler:
                 `param` names the field.
             OverloadedError: too many forms are being compiled.
         """
+        if self._unreadable and rule.opening is not None:
+            return None
+        if self._unreadable:
+            raise BadRequestError(
+                f"{rule.field}: the answer cannot be constrained, because the model's tokenizer cannot be read: "
+                f"{self._unreadable}",
+                param=rule.field,
+                code="unsupported_tokenizer",
+            )
         key = hashlib.blake2b(repr(rule).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        grammar = self._known.find(key)
-        if grammar is None:
-            try:
-                grammar = await self._wait(key, rule)
-            except UnreadableTokenizerError as error:
-                if rule.opening is not None:
-                    return None
-                raise BadRequestError(
-                    f"{rule.field}: the answer cannot be constrained, because the model's tokenizer cannot be read: "
-                    f"{error}",
-                    param=rule.field,
-                    code="unsupported_tokenizer",
-                ) from error
-        return grammar.begin
-
-    def close(self) -> None:
-        """Stop the process that tries grammars; the next form starts it again."""
-        if self._trials is not None:
-            self._trials.close()
-
-    async def _wait(self, key: bytes, rule: AnswerRule) -> Grammar:
-        """Wait for a form together with all other callers for it."""
+        if key in self._grammars:
+            self._grammars.move_to_end(key)
+            return self._grammars[key][0].begin
+        refusal, until = self._refusals.get(key, (None, 0.0))
+        if refusal is not None and time.monotonic() < until:
+            raise BadRequestError(refusal.message, param=refusal.param)
+        # Wait for the form together with all other callers for it.
         loop = asyncio.get_running_loop()
         job = self._jobs.get(key)
         if job is None or job.task.get_loop() is not loop:
@@ -153,75 +114,68 @@ class ConstraintCompiler:
             job.task.add_done_callback(partial(self._forget, key))
         job.waiting += 1
         try:
-            return await asyncio.shield(job.task)
+            return (await asyncio.shield(job.task)).begin
         finally:
             job.waiting -= 1
             if not job.waiting:  # the next caller must not be cancelled with this job
                 self._forget(key, job.task)
                 job.task.cancel()
 
+    def close(self) -> None:
+        """Stop the process that tries grammars; the next form starts it again."""
+        if not self._unreadable:
+            self._trials.close()
+
     def _forget(self, key: bytes, task: asyncio.Task[Grammar]) -> None:
         if key in self._jobs and self._jobs[key].task is task:
             del self._jobs[key]
 
     async def _make(self, key: bytes, rule: AnswerRule) -> Grammar:
-        loop = asyncio.get_running_loop()
-        vocabulary = await loop.run_in_executor(self._quick, self._read_vocabulary)
         try:
-            checked, outcome = await self._tried(rule, vocabulary)
-            text = await loop.run_in_executor(self._quick, _text, checked, vocabulary)
+            text, outcome = await self._tried(rule)
             thread = self._quick if outcome.seconds <= QUICK_SECONDS else self._slow
-            grammar = await loop.run_in_executor(thread, Grammar, text, vocabulary)
-        except GrammarError as error:
-            refusal = BadRequestError(f"{rule.field}: {error}", param=rule.field)
-            self._known.refuse(key, refusal)
-            raise refusal from error
-        except BadRequestError as error:
-            self._known.refuse(key, error)
-            raise
-        self._known.keep(key, grammar, outcome.mib)
+            grammar = await asyncio.get_running_loop().run_in_executor(thread, Grammar, text, self._vocabulary)
+        except (GrammarError, BadRequestError) as error:
+            if isinstance(error, BadRequestError):
+                refusal = error
+            else:
+                refusal = BadRequestError(f"{rule.field}: {error}", param=rule.field)
+            self._refusals.pop(key, None)
+            self._refusals[key] = (refusal, time.monotonic() + REFUSED_SECONDS)
+            if len(self._refusals) > _MAX_REFUSALS:
+                self._refusals.popitem(last=False)
+            raise refusal from None
+        self._grammars[key] = (grammar, outcome.mib)
+        self._mib += outcome.mib
+        while len(self._grammars) > self._max_grammars or (self._mib > MAX_MIB and len(self._grammars) > 1):
+            self._mib -= self._grammars.popitem(last=False)[1][1]
         return grammar
 
-    async def _tried(self, rule: AnswerRule, vocabulary: Vocabulary) -> tuple[AnswerRule, TrialOutcome]:
-        """Return the form and the outcome of its trial. Arguments of calls that are not strict become any object if the
-        library cannot compile their schemas."""
+    async def _tried(self, rule: AnswerRule) -> tuple[str, TrialOutcome]:
+        """Return the grammar of a form and the outcome of its trial. Arguments of calls that are not strict become any
+        object if the library cannot compile their schemas."""
+        patience = _PATIENCE + 20 * self._limits.max_grammar_seconds
         for _ in range(2):
-            outcome = await self._outcome(rule, vocabulary)
+            values = [*(() if rule.value is None else (rule.value,)), *(call.arguments for call in rule.calls)]
+            written = partial(_written, rule, values, self._vocabulary)
+            schemas, text = await asyncio.get_running_loop().run_in_executor(self._quick, written)
+            try:
+                outcome = await asyncio.wait_for(self._trials.ask(schemas, text), patience)
+            except (NoTrialError, asyncio.TimeoutError) as error:
+                logger.warning("the form of an answer could not be tried: %s", error or "no answer in time")
+                raise OverloadedError(
+                    f"The server is busy: {error or 'it compiles too much'}. Try again shortly."
+                ) from error
             if outcome.ended:
                 raise GrammarError(_ENDED[outcome.ended].format(self._limits))
             if outcome.refused is not None:
                 index, reason = outcome.refused
-                field = rule.field if index < 0 else _values(rule)[index].field
+                field = rule.field if index < 0 else values[index].field
                 raise BadRequestError(f"{field}: {reason}", param=field)
             if not outcome.loosened:
                 break
             rule = _loosened(rule, outcome.loosened)
-        return rule, outcome
-
-    async def _outcome(self, rule: AnswerRule, vocabulary: Vocabulary) -> TrialOutcome:
-        assert self._trials is not None
-        schemas, text = await asyncio.get_running_loop().run_in_executor(self._quick, _trial, rule, vocabulary)
-        patience = _PATIENCE + 20 * self._limits.max_grammar_seconds
-        try:
-            return await asyncio.wait_for(self._trials.ask(schemas, text), patience)
-        except (NoTrialError, asyncio.TimeoutError) as error:
-            logger.warning("the form of an answer could not be tried: %s", error or "no answer in time")
-            raise OverloadedError(
-                f"The server is busy: {error or 'it compiles too much'}. Try again shortly."
-            ) from error
-
-    def _read_vocabulary(self) -> Vocabulary:
-        """Return the tokens of the model, read once. Called on the thread of quick forms."""
-        if self._vocabulary is None:
-            try:
-                self._vocabulary = Vocabulary(self._tokenizer, self._end_ids)
-                self._trials = GrammarTrials(self._vocabulary.definition, self._vocabulary.ends, self._limits)
-            except UnreadableTokenizerError as error:
-                logger.warning("answers cannot be constrained: llguidance cannot read the tokenizer: %s", error)
-                self._vocabulary = error
-        if isinstance(self._vocabulary, UnreadableTokenizerError):
-            raise UnreadableTokenizerError(str(self._vocabulary))
-        return self._vocabulary
+        return text, outcome
 
 
 @dataclass
@@ -232,13 +186,8 @@ class _Job:
     waiting: int = 0
 
 
-def _values(rule: AnswerRule) -> list[ValueRule]:
-    """Return the schemas of a form, the one of the value first."""
-    return [*(() if rule.value is None else (rule.value,)), *(call.arguments for call in rule.calls)]
-
-
 def _loosened(rule: AnswerRule, indices: Sequence[int]) -> AnswerRule:
-    """Return the form with any object as the arguments at these indices of `_values`."""
+    """Return the form with any object as the arguments at these indices of its schemas."""
     first = 0 if rule.value is None else 1
     return replace(
         rule,
@@ -249,11 +198,9 @@ def _loosened(rule: AnswerRule, indices: Sequence[int]) -> AnswerRule:
     )
 
 
-def _trial(rule: AnswerRule, vocabulary: Vocabulary) -> tuple[list[tuple[str, bool]], str]:
+def _written(
+    rule: AnswerRule, values: Sequence[ValueRule], vocabulary: Vocabulary
+) -> tuple[list[tuple[str, bool]], str]:
     """Return the schemas of a form, each with True if it must compile, and its grammar."""
-    schemas = [(schema_with_options(value), value is rule.value or value.strict) for value in _values(rule)]
-    return schemas, _text(rule, vocabulary)
-
-
-def _text(rule: AnswerRule, vocabulary: Vocabulary) -> str:
-    return answer_grammar(rule, vocabulary.special, vocabulary.ends)
+    schemas = [(schema_with_options(value), value is rule.value or value.strict) for value in values]
+    return schemas, answer_grammar(rule, vocabulary.special, vocabulary.ends)

@@ -1,7 +1,7 @@
 """The form that a chat request demands of its answer, as a grammar in llguidance's dialect of Lark.
 
-A form is JSON with a schema, text with a grammar, tool calls, or text with well-formed calls in it. The tool format's
-`CallShape` describes calls. A format without a shape, because its arguments are not JSON, cannot be demanded.
+A form is JSON with a schema, text with a grammar, tool calls, or text with well-formed calls in it. The tool format
+writes the text around the arguments of calls (`ToolFormat.shape`); one whose arguments are not JSON cannot be demanded.
 
 Between the tokens of JSON one space is allowed, or a line break with indentation: enough for compact and indented JSON,
 and a model cannot use up its tokens with white space.
@@ -289,12 +289,11 @@ def _call_rules(request: ChatRequest, tool_format: ToolFormat) -> tuple[CallRule
             continue
         # Arguments are an object even if the schema does not say so.
         schema = _NO_PARAMETERS if function.parameters is None else {"type": "object", **function.parameters}
-        shape = tool_format.shape(_TEXT_MARK.join(["", *function.name, ""]), schema)
+        shape = tool_format.shape(_TEXT_MARK.join(["", *function.name, ""]))
         if shape is None:
             return ()
-        field = f"tools[{index}].function.parameters"
-        arguments = ValueRule(json.dumps(shape.schema), bool(function.strict), field)
-        rules.append(CallRule(shape.before, arguments, shape.after))
+        arguments = ValueRule(json.dumps(schema), bool(function.strict), f"tools[{index}].function.parameters")
+        rules.append(CallRule(shape[0], arguments, shape[1]))
     return tuple(rules)
 
 

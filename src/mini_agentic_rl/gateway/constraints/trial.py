@@ -117,11 +117,7 @@ class GrammarTrials:
 
 class _ForkingWorker:
     """The worker process, which runs each trial in a fork. For each trial this process makes a pair of sockets, sends
-    one of them to the worker, writes the trial to the other, and reads its outcome from there.
-
-    Args:
-        setup: the tokenizer and the limits.
-    """
+    one of them to the worker, writes the trial to the other, and reads its outcome from there."""
 
     quick_seconds = QUICK_SECONDS
 
@@ -188,11 +184,7 @@ class _ForkingWorker:
 
 class _SpawnedWorker:
     """The worker process on a system without fork, such as Windows: it compiles one trial after the other itself, and
-    the clock bounds their time.
-
-    Args:
-        setup: the tokenizer and the limits.
-    """
+    the clock bounds their time."""
 
     quick_seconds = math.inf
 

@@ -5,8 +5,7 @@ whole or chunk by chunk, into its own form. `anthropic.py` is a complete example
 and an exchange builds the message from what `ChatReader` reads.
 
 A new dialect is a file with a `Dialect` (`base.py`) and an entry in `shared_dialects`. Both gateways then serve it, at
-its path and below each rollout's URL, with the same keys, limits and records. `tests/gateway/dialects/test_any_body.py`
-includes it.
+its path and below each rollout's URL, with the same keys, limits and records.
 """
 
 from .anthropic import AnthropicDialect as AnthropicDialect

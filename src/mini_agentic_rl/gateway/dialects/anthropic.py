@@ -306,8 +306,6 @@ _ERRORS: Final = {
 class ContentBlock(AnswerItem):
     """One content block of a message."""
 
-    call_prefix = "toolu_"
-
     @property
     def signature(self) -> str:
         """Digest of the thinking; empty without thinking. Some clients drop thinking that has no signature; the server

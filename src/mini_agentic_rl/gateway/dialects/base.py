@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from inspect import isclass
 from io import StringIO
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, get_args
+from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, encode
 from ..errors import UnavailableError
@@ -45,27 +45,35 @@ class Caller:
     """W3C trace context of the request."""
 
 
-class Exchange(Protocol):
-    """One request with its answer: translates both between the dialect and chat completions."""
+class Exchange:
+    """One request with its answer: translates both between the dialect and chat completions. This class leaves them as
+    they are, for chat completions themselves.
 
-    counts_first: ClassVar[bool]
+    Args:
+        chat: the body of the chat request.
+    """
+
+    counts_first: ClassVar[bool] = False
     """True if the first event of a stream reports the number of prompt tokens."""
 
-    @property
-    def chat(self) -> Json:
-        """The body of the chat request."""
+    def __init__(self, chat: Json) -> None:
+        self.chat = chat
 
     def answer(self, completion: Json) -> Json:
         """Return the body of the answer, given a whole `chat.completion`."""
+        return completion
 
     def events(self, chunk: Json) -> bytes:
         """Return the server-sent events for the next `chat.completion.chunk`; may be empty."""
+        return server_sent(chunk)
 
     def end(self) -> bytes:
         """Return the events after the last chunk of a complete stream."""
+        return b"data: [DONE]\n\n"
 
     def failed(self, error: HttpError) -> bytes:
         """Return the events that end a stream with an error."""
+        return server_sent(error.body())
 
 
 class Dialect(ABC):
@@ -216,14 +224,11 @@ class AnswerItem(ABC):
         call: the first piece of a call; None for other kinds.
     """
 
-    call_prefix: ClassVar[str] = "call_"
-    """Prefix of the id of a call to which the server gives none."""
-
     def __init__(self, kind: ItemKind, index: int, call: CallDelta | None = None) -> None:
         self.kind = kind
         self.index = index
         self.name = "" if call is None else call.name
-        self.call_id = "" if call is None else call.id or f"{self.call_prefix}{uuid.uuid4().hex[:24]}"
+        self.call_id = "" if call is None else call.id
         self._text = StringIO()
 
     @property
@@ -253,23 +258,18 @@ class AnswerItem(ABC):
         """Return the item in its current state."""
 
 
-class ItemExchange(ABC):
-    """An exchange whose answer is a list of items.
+class ItemExchange(Exchange, ABC):
+    """An exchange whose answer is a list of items."""
 
-    Args:
-        chat: the body of the chat request.
-    """
-
-    counts_first: ClassVar[bool] = False
     id_prefix: ClassVar[str]
     """Prefix of the id of an answer; the rest is that of the recorded chat completion."""
 
     def __init__(self, chat: Json) -> None:
+        super().__init__(chat)
         self._id = ""
-        self.chat = chat
         self.reader = ChatReader()
         self.items: list[AnswerItem] = []
-        self.calls: dict[int, AnswerItem] = {}
+        self._calls: dict[int, AnswerItem] = {}
         """The calls among the items, by their number in the chat completion."""
         self._open: AnswerItem | None = None
 
@@ -301,10 +301,10 @@ class ItemExchange(ABC):
         if delta.text:
             events += self._add_text("text", delta.text)
         for part in delta.calls:
-            call = self.calls.get(part.index)
+            call = self._calls.get(part.index)
             if call is None:
                 events += self.add_item("call", part)
-                call = self.calls[part.index] = self.items[-1]
+                call = self._calls[part.index] = self.items[-1]
             elif call is not self._open:
                 raise UnavailableError("the model's server mixed the parts of several tool calls")
             events += call.add(part.arguments)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
-from .base import CallScope, Dialect, Json, served_tools, server_sent
+from ...http import ANYBODY, BadRequestError, Body, checked
+from .base import CallScope, Dialect, Exchange, Json, served_tools
 from .parameters import FormFields, refuse_not_served
 
 StopString = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -185,11 +184,6 @@ class ChatRequest(FormFields):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
-    def repetition(self) -> float:
-        """Repetition penalty; 1 changes nothing."""
-        return self.repetition_penalty or self.repeat_penalty or 1.0
-
-    @property
     def thinks(self) -> bool | None:
         """True if the model should think; None leaves it to the chat template."""
         if self.enable_thinking is not None:
@@ -211,11 +205,6 @@ class ChatRequest(FormFields):
         if self.tool_choice == "none":
             return []
         return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in self.tools or ()]
-
-    @property
-    def one_call(self) -> bool:
-        """True if the answer may contain at most one tool call."""
-        return self.parallel_tool_calls is False and bool(self.offered_tools)
 
     @property
     def must_call(self) -> bool:
@@ -253,31 +242,11 @@ def parse_chat_request(body: Mapping[str, Any]) -> ChatRequest:
     return checked(ChatRequest, body)
 
 
-@dataclass
-class ChatExchange:
-    """A chat request, which needs no translation."""
-
-    counts_first: ClassVar[bool] = False
-    chat: Json
-
-    def answer(self, completion: Json) -> Json:
-        return completion
-
-    def events(self, chunk: Json) -> bytes:
-        return server_sent(chunk)
-
-    def end(self) -> bytes:
-        return b"data: [DONE]\n\n"
-
-    def failed(self, error: HttpError) -> bytes:
-        return server_sent(error.body())
-
-
 class ChatDialect(Dialect):
     """`POST /v1/chat/completions`."""
 
     path = "/v1/chat/completions"
     request = ChatRequest
 
-    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> ChatExchange:
-        return ChatExchange(body)
+    def open(self, body: Json, scope: CallScope, key: str = ANYBODY) -> Exchange:
+        return Exchange(body)

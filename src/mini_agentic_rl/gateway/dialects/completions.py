@@ -5,14 +5,12 @@ Evaluation harnesses that render prompts themselves use it. Only a gateway that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from ...http import ANYBODY, BadRequestError, Body, checked
-from .base import CallScope, Dialect, Json, server_sent
-from .chat import ChatExchange
+from .base import CallScope, Dialect, Exchange, Json, server_sent
 from .parameters import passed_on
 
 _USUAL_TOKENS: Final = 16
@@ -61,12 +59,13 @@ class CompletionsDialect(Dialect):
         return CompletionExchange(chat)
 
 
-@dataclass
-class CompletionExchange(ChatExchange):
+class CompletionExchange(Exchange):
     """A request for a completion."""
 
-    offset: int = 0
-    """Characters of the answer so far, for `text_offset`."""
+    def __init__(self, chat: Json) -> None:
+        super().__init__(chat)
+        self._offset = 0
+        """Characters of the answer so far, for `text_offset`."""
 
     def answer(self, completion: Json) -> Json:
         return self._translated(completion, "message")
@@ -98,8 +97,8 @@ class CompletionExchange(ChatExchange):
         entries = logprobs["content"]
         offsets = []
         for entry in entries:
-            offsets.append(self.offset)
-            self.offset += len(entry["token"])
+            offsets.append(self._offset)
+            self._offset += len(entry["token"])
         tops: list[dict[str, Any]] = [{top["token"]: top["logprob"] for top in e["top_logprobs"]} for e in entries]
         return {
             "tokens": [entry["token"] for entry in entries],

@@ -10,6 +10,7 @@ choices and `token_ids` in each choice. SGLang: in each choice, in the choice's 
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import StringIO
@@ -38,6 +39,7 @@ class CallDelta:
     index: int
     """Number of the call in the answer."""
     id: str
+    """Generated if the server sends none."""
     name: str
     arguments: str
     """JSON text, or a piece of it."""
@@ -68,11 +70,10 @@ class Room:
         setattr(self, resource, left)
 
 
-@dataclass
 class _ToolCall:
-    id: str = ""
-    name: StringIO = field(default_factory=StringIO)
-    arguments: StringIO = field(default_factory=StringIO)
+    def __init__(self) -> None:
+        self.id = ""
+        self.name, self.arguments = StringIO(), StringIO()
 
 
 class ReadChoice:
@@ -102,14 +103,14 @@ class ReadChoice:
         ]
         return assistant_message(self._text.getvalue(), self._reasoning.getvalue() or None, calls)
 
-    def extend(self, part: Mapping[str, Any]) -> tuple[str, str, tuple[CallDelta, ...]]:
-        """Add a whole message or the `delta` of a chunk; return its reasoning, text and calls."""
+    def extend(self, part: Mapping[str, Any]) -> AnswerDelta:
+        """Add a whole message or the `delta` of a chunk; return what it adds."""
         content = part.get("content")
         text, reasoning = content if isinstance(content, str) else "", thought_of(part) or ""
         self._room.take("characters", len(text) + len(reasoning))
         self._text.write(text)
         self._reasoning.write(reasoning)
-        return reasoning, text, tuple(self._extend_call(call) for call in part.get("tool_calls") or ())
+        return AnswerDelta(reasoning, text, tuple(self._extend_call(call) for call in part.get("tool_calls") or ()))
 
     def _extend_call(self, part: dict[str, Any]) -> CallDelta:
         calls = self._calls
@@ -117,12 +118,12 @@ class ReadChoice:
         while len(calls) <= index:
             calls.append(_ToolCall())
         call, function = calls[index], part.get("function") or {}
-        call.id = _name(part.get("id")) or call.id
+        call.id = _name(part.get("id")) or call.id or f"call_{uuid.uuid4().hex[:24]}"
         name, arguments = function.get("name") or "", function.get("arguments") or ""
         self._room.take("characters", len(name) + len(arguments))
         call.name.write(name)
         call.arguments.write(arguments)
-        return CallDelta(index, _name(part.get("id")), name, arguments)
+        return CallDelta(index, call.id, name, arguments)
 
 
 @dataclass
@@ -173,7 +174,7 @@ class ChatReader:
     def _take_choice(self, item: dict[str, Any]) -> AnswerDelta:
         choice = self._choice(item.get("index") or 0)
         part = item.get("message") or item.get("delta")
-        reasoning, text, calls = choice.extend(part) if isinstance(part, dict) else ("", "", ())
+        delta = choice.extend(part) if isinstance(part, dict) else AnswerDelta()
         choice.finish_reason = _name(item.get("finish_reason")) or choice.finish_reason
         choice.stop_string = _name(item.get("stop_reason")) or choice.stop_string
         self.prompt_ids = _ids(item.get("prompt_token_ids")) or self.prompt_ids
@@ -188,7 +189,7 @@ class ChatReader:
             entries = list(logprobs.get("content") or ())
             self.room.take("logprobs", len(entries))
             choice.logprobs += [_logprob(entry["logprob"]) for entry in entries]
-        return AnswerDelta(reasoning, text, calls)
+        return delta
 
     @property
     def first(self) -> ReadChoice:
@@ -209,16 +210,14 @@ class ChatReader:
     @property
     def cached_tokens(self) -> int:
         """Tokens of the prompt that were found in a prefix cache."""
-        return self._detail("prompt_tokens_details", "cached_tokens")
+        details = self.usage.get("prompt_tokens_details")
+        return _count(details.get("cached_tokens")) if isinstance(details, dict) else 0
 
     @property
     def reasoning_tokens(self) -> int:
         """Tokens of the answer that are reasoning."""
-        return self._detail("completion_tokens_details", "reasoning_tokens")
-
-    def _detail(self, group: str, name: str) -> int:
-        details = self.usage.get(group)
-        return _count(details.get(name)) if isinstance(details, dict) else 0
+        details = self.usage.get("completion_tokens_details")
+        return _count(details.get("reasoning_tokens")) if isinstance(details, dict) else 0
 
 
 def _ids(value: Any) -> list[int]:

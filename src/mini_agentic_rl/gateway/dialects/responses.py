@@ -18,7 +18,6 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
-from ..render.messages import assistant_message
 from .base import (
     AnswerItem,
     CallScope,
@@ -363,14 +362,14 @@ class ResponsesExchange(ItemExchange):
     def _finish(self) -> list[Json]:
         """Complete and keep the response; return the last events."""
         events = self.begin()
-        if not self.calls and not any(item.kind == "text" for item in self.items):
+        if not any(item.kind in ("call", "text") for item in self.items):
             events += self.add_item("text")
         status = "incomplete" if self.reader.first.finish_reason in _INCOMPLETE else "completed"
         events += self.close_item(status)
         self._status = status
         body = self._body()
         if self._request.store is not False:
-            conversation = [*self._conversation, self._message()]
+            conversation = [*self._conversation, self.reader.first.message]
             items = input_items(self._request.input, self.id)
             self._memory.keep(self._owner, body, self._request.previous_response_id, conversation, items)
         return self._numbered([*events, {"type": f"response.{status}", "response": body}])
@@ -410,16 +409,6 @@ class ResponsesExchange(ItemExchange):
         if ended and request.return_token_ids:
             body |= {"prompt_token_ids": reader.prompt_ids, "token_ids": reader.first.token_ids}
         return body
-
-    def _message(self) -> Json:
-        """Return the answer as the recorded chat message."""
-        text = "".join(item.text for item in self.items if item.kind == "text")
-        reasoning = "".join(item.text for item in self.items if item.kind == "reasoning")
-        calls = [
-            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
-            for call in self.calls.values()
-        ]
-        return assistant_message(text, reasoning or None, calls)
 
     def _usage(self) -> Json:
         reader = self.reader

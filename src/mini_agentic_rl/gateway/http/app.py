@@ -34,7 +34,6 @@ from ...http import (
     EventStream,
     HttpError,
     MetricFamily,
-    RequestLimits,
     RequestMetrics,
     guarded,
     json_response,
@@ -196,7 +195,7 @@ def create_app(
 
     app = new_app(openai_response, admission.keys, title=backend.title, about=backend.about, lifespan=lifespan)
     metrics = _metrics(backend, admission)
-    ignored = IgnoredParameters()
+    logged: set[str] = set()
 
     def add(method: str, path: str, endpoint: Endpoint, dialect: Dialect | None = None) -> None:
         name = "models" if dialect is None else path.rpartition("/v1/")[2]
@@ -214,7 +213,17 @@ def create_app(
         return key, caller if gate is None else await gate.caller(request, key, caller)
 
     async def read(request: Request, parse: Callable[[Json], T]) -> T:
-        return await _read(request, admission.limits, parse, backend.context_length)
+        """Return `parse` of the JSON object in the body, called in any thread; refuse a body that is too long for any
+        prompt that fits into the context with a BeyondContextError."""
+        bound, context_length = limits.max_body_bytes, backend.context_length
+        if context_length is not None:
+            bound = min(bound, context_length * _BYTES_PER_TOKEN + _OTHER_BYTES)
+        try:
+            return await read_json(request, bound, parse, within_seconds=limits.max_body_seconds)
+        except BodyTooLargeError:
+            if context_length is None or bound == limits.max_body_bytes:
+                raise
+            raise BeyondContextError(context_length, max_bytes=bound) from None
 
     def answering(dialect: Dialect) -> Endpoint:
         async def answer(request: Request) -> Response:
@@ -228,7 +237,7 @@ def create_app(
             if admission.paused:
                 await unless_disconnected(admission.opened(), request.receive)
             call = await unless_disconnected(backend.begin(chat, exchange, caller, key), request.receive)
-            headers = ignored.headers([*left_out, *call.left_out])
+            headers = _ignored_header([*left_out, *call.left_out], logged)
             if call.streams:
                 return AnswerStream(call, exchange, headers)
             try:
@@ -278,22 +287,6 @@ def create_app(
     add("GET", "/v1/models/{model:path}", model)
     _add_health(app, admission, metrics, backend)
     return app, admission
-
-
-async def _read(request: Request, limits: RequestLimits, parse: Callable[[Json], T], context_length: int | None) -> T:
-    """Read the JSON object in the body and return `parse` of it, called in any thread.
-
-    A body that is too long for any prompt that fits into the context is refused with a BeyondContextError.
-    """
-    bound = limits.max_body_bytes
-    if context_length is not None:
-        bound = min(bound, context_length * _BYTES_PER_TOKEN + _OTHER_BYTES)
-    try:
-        return await read_json(request, bound, parse, within_seconds=limits.max_body_seconds)
-    except BodyTooLargeError:
-        if context_length is None or bound == limits.max_body_bytes:
-            raise
-        raise BeyondContextError(context_length, max_bytes=bound) from None
 
 
 def caller_of(request: Request, records: bool) -> Caller:
@@ -376,23 +369,17 @@ class AnswerStream(EventStream):
             yield self._exchange.failed(error)
 
 
-class IgnoredParameters:
-    """Reports ignored fields of requests to clients, and each once in the log."""
-
-    def __init__(self) -> None:
-        self._logged: set[str] = set()
-
-    def headers(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the headers of an answer, given the ignored fields."""
-        if not names:
-            return {}
-        # names are untrusted, and headers are ASCII
-        shown = [re.sub(r"[^ -+\--~]", "?", name)[:_LONGEST_NAME] for name in names[:_MAX_NAMES]]
-        new = [name for name in shown if name not in self._logged]
-        if new and len(self._logged) < _MAX_LOGGED:
-            self._logged.update(new)
-            logger.warning("requests ask for what has no effect here: %s", ", ".join(new))
-        return {"X-Ignored-Parameters": ", ".join(shown)}
+def _ignored_header(names: Sequence[str], logged: set[str]) -> dict[str, str]:
+    """Return the header that names the ignored fields of a request; each is logged once."""
+    if not names:
+        return {}
+    # names are untrusted, and headers are ASCII
+    shown = [re.sub(r"[^ -+\--~]", "?", name)[:_LONGEST_NAME] for name in names[:_MAX_NAMES]]
+    new = [name for name in shown if name not in logged]
+    if new and len(logged) < _MAX_LOGGED:
+        logged.update(new)
+        logger.warning("requests ask for what has no effect here: %s", ", ".join(new))
+    return {"X-Ignored-Parameters": ", ".join(shown)}
 
 
 def _metrics(backend: Backend, admission: Admission) -> RequestMetrics:

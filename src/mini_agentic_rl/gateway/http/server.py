@@ -113,7 +113,7 @@ class MiniLLMServer(AdmittingServer):
             for endpoint in {self.endpoint, self.public_endpoint}:
                 gateway_stopped(endpoint)
         super().stop(timeout)
-        self.service.close()
+        self.service.constraints.close()
 
     def as_resource(self, sampling_parameters: Mapping[str, Any] | None = None) -> ProxyLLM:
         """Return the endpoint as a resource for rollouts.

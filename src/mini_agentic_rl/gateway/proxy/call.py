@@ -65,7 +65,7 @@ class ProxyService:
 
     @property
     def models(self) -> Sequence[str]:
-        return self.upstreams.names
+        return list(self.upstreams.servers)
 
     @property
     def records(self) -> bool:
@@ -117,7 +117,8 @@ class ProxyService:
         yield MetricFamily("upstream_tries", tries, self.upstreams.sent, ("server", "outcome"))
 
     def metric_gauges(self) -> Iterable[MetricFamily]:
-        up: dict[tuple[str, ...], float] = {(url,): value for url, value in self.upstreams.replicas.up().items()}
+        servers = [server for replicas in self.upstreams.servers.values() for server in replicas]
+        up: dict[tuple[str, ...], float] = {(s.shown_url,): float(not self.upstreams.is_down(s)) for s in servers}
         yield MetricFamily("upstream_up", "Whether a server is considered reachable.", up, ("server",))
 
 
@@ -196,7 +197,8 @@ class ProxiedCall:
     def _adds_usage(self) -> bool:
         """True if a stream must report token counts for the budget though the agent did not request them."""
         requested = (self._body.get("stream_options") or {}).get("include_usage")
-        return self.streams and not requested and self._scope is not None and self._service.attempts.bounds_tokens
+        bounded = self._scope is not None and self._service.attempts.limits.max_rollout_tokens is not None
+        return self.streams and not requested and bounded
 
     def _take(self, part: dict[str, Any]) -> None:
         if part.get("error"):

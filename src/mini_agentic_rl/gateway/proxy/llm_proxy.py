@@ -94,7 +94,7 @@ class LLMProxy:
     @property
     def models(self) -> list[str]:
         """Names of the served models."""
-        return self._upstreams.names
+        return list(self._upstreams.servers)
 
     @property
     def endpoint(self) -> str:

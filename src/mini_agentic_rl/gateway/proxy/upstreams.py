@@ -219,71 +219,6 @@ def _text(upstream: Upstream, value: Any) -> str | None:
 
 DOWN_SECONDS: Final = 10.0
 """Seconds for which an unreachable server is ranked last."""
-
-
-class Replicas:
-    """All servers by the names of their models. Used from one event loop.
-
-    Args:
-        entries: see `Upstream.of`; several entries of one name are replicas.
-        clock: a monotonic clock in seconds.
-
-    Raises:
-        UserError: an entry has no URL, or a server is there twice.
-    """
-
-    def __init__(
-        self, entries: Iterable[Upstream | Mapping[str, Any]], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._clock = clock
-        self._by_name: dict[str, list[Upstream]] = {}
-        self._down_until: dict[str, float] = {}
-        self._turn = 0
-        for upstream in map(Upstream.of, entries):
-            servers = self._by_name.setdefault(upstream.name, [])
-            if any(known.base_url == upstream.base_url for known in servers):
-                raise UserError(f"{upstream.name!r} is listed twice at {upstream.shown_url}", setting="model_list")
-            servers.append(upstream)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the models, in the order of the model list."""
-        return list(self._by_name)
-
-    def servers(self, name: str) -> Sequence[Upstream]:
-        """Return the servers of a model; none if there is no such model."""
-        return self._by_name.get(name, [])
-
-    def ranked(self, name: str, rollout_id: str | None) -> list[Upstream]:
-        """Return the servers of a model, best first and unreachable ones last. Calls outside of rollouts alternate."""
-        servers = self.servers(name)
-        if rollout_id is None and servers:
-            self._turn += 1
-            first = self._turn % len(servers)
-            ranked = [*servers[first:], *servers[:first]]
-        else:
-            keys = {s.base_url: f"{rollout_id or ''}\n{s.base_url}".encode("utf-8", "replace") for s in servers}
-            ranked = sorted(servers, key=lambda s: hashlib.blake2b(keys[s.base_url], digest_size=8).digest())
-        return sorted(ranked, key=self.is_down)
-
-    def is_down(self, server: Upstream) -> bool:
-        """Return True if the server was unreachable a short while ago."""
-        return self._down_until.get(server.base_url, 0.0) > self._clock()
-
-    def mark_down(self, server: Upstream, seconds: float = DOWN_SECONDS) -> None:
-        """Rank the server last for a while."""
-        self._down_until[server.base_url] = self._clock() + seconds
-
-    def mark_up(self, server: Upstream) -> None:
-        """Rank the server as usual again."""
-        self._down_until.pop(server.base_url, None)
-
-    def up(self) -> dict[str, float]:
-        """Return 1 for the URL of each server that is considered reachable, else 0."""
-        servers = [server for group in self._by_name.values() for server in group]
-        return {server.shown_url: float(not self.is_down(server)) for server in servers}
-
-
 RETRIED_STATUSES: Final = frozenset({408, 429, 500, 502, 503, 504})
 AWAY_STATUSES: Final = frozenset({502, 503, 504})
 """The retried statuses after which another server is tried at once."""
@@ -293,13 +228,14 @@ _CONNECT_SECONDS: Final = 5.0
 
 
 class Upstreams:
-    """All upstreams, with a pool of connections. Used from one event loop.
+    """The servers by the names of their models, with a pool of connections. Used from one event loop.
 
     Args:
-        entries: see `Replicas`.
+        entries: see `Upstream.of`; several entries of one name are replicas.
         num_retries: retries after a failed connection or a status of 408, 429 or 5xx; switching to another server of
             the model does not count.
         timeout: seconds without data after which an upstream has failed.
+        clock: a monotonic clock in seconds.
 
     Raises:
         UserError: an entry has no URL, or a server is there twice.
@@ -310,29 +246,55 @@ class Upstreams:
         self,
         entries: Iterable[Upstream | Mapping[str, Any]],
         *,
-        num_retries: int,
-        timeout: float,
+        num_retries: int = 2,
+        timeout: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if num_retries < 0:
             raise ValueError(f"num_retries={num_retries}: expected 0 or more")
         if timeout <= 0:
             raise ValueError(f"timeout={timeout}: expected seconds, more than 0")
-        self.replicas = Replicas(entries)
+        self.servers: dict[str, list[Upstream]] = {}
+        """The servers of each model, in the order of the model list."""
         self.sent: Counter[tuple[str, ...]] = Counter()
         """Tries by server URL and outcome: `answered`, `refused` (4xx, 5xx), `unreachable`, `silent`."""
         self._num_retries = num_retries
         self._timeout = timeout
+        self._clock = clock
+        self._down_until: dict[str, float] = {}
+        self._turn = 0
         self._client: httpx.AsyncClient | None = None
         self._client_loop: asyncio.AbstractEventLoop | None = None
+        self.replace(entries)
 
     def replace(self, entries: Iterable[Upstream | Mapping[str, Any]]) -> None:
         """Replace the model list; callable from any thread. Raises UserError as the constructor does."""
-        self.replicas = Replicas(entries)
+        by_name: dict[str, list[Upstream]] = {}
+        for upstream in map(Upstream.of, entries):
+            servers = by_name.setdefault(upstream.name, [])
+            if any(known.base_url == upstream.base_url for known in servers):
+                raise UserError(f"{upstream.name!r} is listed twice at {upstream.shown_url}", setting="model_list")
+            servers.append(upstream)
+        self.servers = by_name
 
-    @property
-    def names(self) -> list[str]:
-        """Names of the models, in the order of the model list."""
-        return self.replicas.names
+    def ranked(self, servers: Sequence[Upstream], rollout_id: str | None) -> list[Upstream]:
+        """Return the servers of a model, best first and unreachable ones last. Calls outside of rollouts alternate."""
+        if rollout_id is None:
+            self._turn += 1
+            first = self._turn % len(servers)
+            ranked = [*servers[first:], *servers[:first]]
+        else:
+            keys = {s.base_url: f"{rollout_id}\n{s.base_url}".encode("utf-8", "replace") for s in servers}
+            ranked = sorted(servers, key=lambda s: hashlib.blake2b(keys[s.base_url], digest_size=8).digest())
+        return sorted(ranked, key=self.is_down)
+
+    def is_down(self, server: Upstream) -> bool:
+        """Return True if the server was unreachable a short while ago."""
+        return self._down_until.get(server.base_url, 0.0) > self._clock()
+
+    def mark_down(self, server: Upstream, seconds: float = DOWN_SECONDS) -> None:
+        """Rank the server last for a while; 0 seconds rank it as usual again."""
+        self._down_until[server.base_url] = self._clock() + seconds
 
     async def send(
         self, name: str, body: Callable[[Upstream], dict[str, Any]], rollout_id: str | None = None
@@ -348,13 +310,13 @@ class Upstreams:
             UnknownModelError: there is no such model.
             UpstreamError: no server of the model could be reached, or one accepted the request and sent nothing.
         """
-        replicas = self.replicas
-        if not replicas.servers(name):
-            raise UnknownModelError(name, self.names)
+        servers = self.servers.get(name)
+        if not servers:
+            raise UnknownModelError(name, list(self.servers))
         retries = 0
         tried: set[str] = set()
         while True:
-            server = replicas.ranked(name, rollout_id)[0]
+            server = self.ranked(servers, rollout_id)[0]
             tried.add(server.base_url)
             answer: httpx.Response | None = None
             failure = ""
@@ -362,16 +324,16 @@ class Upstreams:
                 answer = await self._send(server, body(server))
             except httpx.TransportError as error:
                 failure = f"{type(error).__name__}: {error}"
-                replicas.mark_down(server)
+                self.mark_down(server)
             requested_pause = None if answer is None else _requested_pause(answer)
             if answer is not None:
                 if answer.status_code not in RETRIED_STATUSES:
-                    replicas.mark_up(server)
+                    self.mark_down(server, 0.0)
                     return server, answer
                 if answer.status_code in AWAY_STATUSES:
-                    replicas.mark_down(server, requested_pause or DOWN_SECONDS)
-            elsewhere = replicas.ranked(name, rollout_id)[0]
-            moves_on = elsewhere.base_url not in tried and not replicas.is_down(elsewhere)
+                    self.mark_down(server, requested_pause or DOWN_SECONDS)
+            elsewhere = self.ranked(servers, rollout_id)[0]
+            moves_on = elsewhere.base_url not in tried and not self.is_down(elsewhere)
             if not moves_on and retries == self._num_retries:
                 if answer is not None:
                     return server, answer
@@ -388,7 +350,12 @@ class Upstreams:
         if server.api_key is not None:
             headers["authorization"] = f"Bearer {server.api_key}"
         timeout = httpx.Timeout(server.timeout or self._timeout, connect=_CONNECT_SECONDS, pool=None)
-        pool = self._pool()
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._client_loop is not loop:  # connections belong to the loop of a server
+            self._client_loop = loop
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+            self._client = httpx.AsyncClient(limits=limits)
+        pool = self._client
         url = httpx.URL(f"{server.base_url}/chat/completions")
         # httpx logs the URL, so the password is passed apart
         auth = httpx.BasicAuth(url.username, url.password) if url.userinfo else None
@@ -419,14 +386,6 @@ class Upstreams:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
-
-    def _pool(self) -> httpx.AsyncClient:
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._client_loop is not loop:  # connections belong to the loop of a server
-            self._client_loop = loop
-            limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-            self._client = httpx.AsyncClient(limits=limits)
-        return self._client
 
 
 def _pause(retries: int, requested: float | None) -> float:

@@ -71,14 +71,6 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     return {token.content: id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
-def end_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Return the ids of tokens that may end a turn by their texts: added tokens and the EOS token."""
-    known = dict(tokenizer.get_added_vocab())
-    if tokenizer.eos_token and tokenizer.eos_token_id is not None:
-        known[tokenizer.eos_token] = tokenizer.eos_token_id
-    return known
-
-
 def chat_template_of(tokenizer: Tokenizer) -> str:
     """Return the chat template of a tokenizer, the default one of several; ChatML if it has none."""
     template = tokenizer.chat_template
@@ -182,22 +174,10 @@ class Thought:
     text: str
 
 
-_KNOWN = (ThinkTags("<think>", "</think>"), ThinkTags("[THINK]", "[/THINK]"))
-ALL_TAGS: Final = frozenset(text for tags in _KNOWN for text in (tags.open, tags.close))
+KNOWN_TAGS: Final = (ThinkTags("<think>", "</think>"), ThinkTags("[THINK]", "[/THINK]"))
+"""The tags of models; the first ones are the default."""
+ALL_TAGS: Final = frozenset(text for tags in KNOWN_TAGS for text in (tags.open, tags.close))
 """The texts of all known think tags."""
-
-
-def find_tags(template: str, vocabulary: Collection[str]) -> ThinkTags | None:
-    """Return the think tags in a chat template or among the added tokens."""
-    for tags in _KNOWN:
-        if tags.close in template or tags.close in vocabulary:
-            return tags
-    return None
-
-
-def default_tags() -> ThinkTags:
-    """Return the think tags for models that name none."""
-    return _KNOWN[0]
 
 
 def partial_end(text: str, marker: str) -> int:

@@ -41,16 +41,13 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     Raises:
         BadRequestError: an unknown role, a content part that is not text, or a malformed tool call; `param` names it.
     """
-    return _in_order_of_calls([_plain(message, f"messages[{index}]") for index, message in enumerate(messages)])
-
-
-def _in_order_of_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sort the results between two answers. A result belongs to the call with its id, or to the only call with its
-    name; other results and messages keep their positions."""
-    ordered = list(messages)
-    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
-    for answer, end in pairwise([*answers, len(messages)]):
-        calls = messages[answer].get("tool_calls", ())
+    plain = [_plain(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    ordered = list(plain)
+    answers = [index for index, message in enumerate(plain) if message["role"] == "assistant"]
+    # Sort the results between two answers. A result belongs to the call with its id, or to the only call with its name;
+    # other results and messages keep their positions.
+    for answer, end in pairwise([*answers, len(plain)]):
+        calls = plain[answer].get("tool_calls", ())
         if len(calls) < 2:
             continue
         names = [call["function"]["name"] for call in calls]
@@ -59,13 +56,13 @@ def _in_order_of_calls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         places |= {("name", name): place for place, name in enumerate(names) if counts[name] == 1}
         results = []
         for index in range(answer + 1, end):
-            result = messages[index]
+            result = plain[index]
             keys = (("id", str(result.get("tool_call_id"))), ("name", str(result.get("name"))))
             place = next((places[key] for key in keys if key in places), None)
             if result["role"] == "tool" and place is not None:
                 results.append((place, index))
         for (_, given), (_, slot) in zip(sorted(results), results, strict=True):
-            ordered[slot] = messages[given]
+            ordered[slot] = plain[given]
     return ordered
 
 

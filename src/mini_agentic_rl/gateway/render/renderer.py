@@ -152,10 +152,6 @@ class ChatRenderer:
         special tokens in it are ordinary text."""
         return self.encode(self._assistant_text(*self._marked(self.plain([message]))))
 
-    def encode_text(self, text: str) -> list[int]:
-        """Return the token ids of `text`, in which names of special tokens are ordinary text."""
-        return self.encode(self._content.mark(text))
-
     def token_text(self, token_id: int) -> tuple[str, list[int] | None]:
         """Return the text and the bytes of a token, also of a special one; no bytes for a part of a character. The list
         is cached: do not modify it."""
@@ -167,21 +163,16 @@ class ChatRenderer:
         return text_and_bytes
 
     def decoder(self, calls: bool) -> Decoder:
-        """Return the decoder of sampled ids for `reader(calls)`."""
+        """Return the decoder of sampled ids of an answer with or without tool calls."""
         return self._decoder_with_calls if calls else self._decoder
 
-    def reader(self, calls: bool, tools: Sequence[Tool] = ()) -> AnswerReader | None:
-        """Return a new reader of one answer; None if all of it is content.
-
-        Args:
-            calls: read tool calls.
-            tools: the offered tools.
-        """
+    def reader(self, tools: Sequence[Tool]) -> AnswerReader | None:
+        """Return a new reader of one answer, of calls if `tools` are offered; None if all of it is content."""
         tags = self.template.tags
-        if tags is None and not calls:
+        if tags is None and not tools:
             return None
         thoughts = None if tags is None else ThoughtScanner(tags, self.template.thought_begun)
-        return AnswerReader(thoughts, self.tool_format.scanner(tools) if calls else None)
+        return AnswerReader(thoughts, self.tool_format.scanner(tools) if tools else None)
 
     def forced_prefix(self, name: str | None) -> str:
         """Return the start of an answer that must call the tool `name`, or any tool if None. A thought that the

@@ -9,16 +9,7 @@ from functools import cache
 from typing import Any
 
 from ..tool_formats import COMPACT, FORMATS, Tool, ToolFormat, ToolFormatName, XmlFormat, split_tool_calls
-from .decoding import (
-    Decoder,
-    ThinkingName,
-    Tokenizer,
-    chat_template_of,
-    default_tags,
-    end_tokens,
-    find_tags,
-    special_tokens,
-)
+from .decoding import KNOWN_TAGS, Decoder, ThinkingName, Tokenizer, chat_template_of, special_tokens
 from .messages import squashed, without_thought
 
 logger = logging.getLogger(__name__)
@@ -74,8 +65,11 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._settings = dict(settings or {})
         self._source = chat_template_of(tokenizer)
-        tags = None if thinking == "off" else find_tags(self._source, tokenizer.get_added_vocab())
-        self.tags = tags or (None if thinking in ("auto", "off") else default_tags())
+        places = (self._source, tokenizer.get_added_vocab())
+        tags = next((tags for tags in KNOWN_TAGS if any(tags.close in place for place in places)), None)
+        default = None if thinking == "auto" else KNOWN_TAGS[0]
+        self.tags = None if thinking == "off" else tags or default
+        """The think tags in the template or among the added tokens."""
         self.system_role = self._shows([{"role": "system", "content": _MARK}, _USER])
         """True if there is a system role."""
         systems = [{"role": "system", "content": f"{number}-{_MARK}"} for number in range(3)]
@@ -283,7 +277,9 @@ class ChatTemplate:
     def _end_of_turn(self) -> tuple[str, int | None]:
         text = self.try_([_USER, {"role": "assistant", "content": _MARK}])
         tail = text[text.rfind(_MARK) + len(_MARK) :] if _MARK in text else ""
-        known = end_tokens(self._tokenizer)
+        known = dict(self._tokenizer.get_added_vocab())
+        if self._tokenizer.eos_token and self._tokenizer.eos_token_id is not None:
+            known[self._tokenizer.eos_token] = self._tokenizer.eos_token_id
         ends = [(tail.find(token), -len(token), token) for token in known if token and token in tail]
         if not ends:
             return "", None

@@ -11,7 +11,6 @@ a place in `FORMATS`. A new name also goes into `ToolFormatName`.
 from typing import Final, Literal
 
 from .base import CallScanner as CallScanner
-from .base import CallShape as CallShape
 from .base import TextOrCall as TextOrCall
 from .base import Tool as Tool
 from .base import ToolCall as ToolCall

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeAlias
 
-from ...http import parse_json
+from ...http import FINITE, parse_json
 
 Tool: TypeAlias = Mapping[str, Any]
 """A tool as chat completions define it: `{"type": "function", "function": {...}}`."""
@@ -45,17 +45,6 @@ class ToolCall:
 
 TextOrCall: TypeAlias = str | ToolCall
 """A stretch of text outside of calls, or a call."""
-
-
-@dataclass(frozen=True)
-class CallShape:
-    """The text of one call: literal text, a JSON value that obeys a schema, literal text."""
-
-    before: str
-    """Begins with `forced_prefix(name)`; may contain the names of special tokens."""
-    schema: Mapping[str, Any]
-    """JSON schema of the call's arguments."""
-    after: str
 
 
 class ToolFormat(ABC):
@@ -97,12 +86,9 @@ class ToolFormat(ABC):
         """Return the text of one call."""
         return self.format_calls([(name, arguments)])
 
-    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        """Return the shape of a call of the tool `name`, for a grammar; None if arguments are not JSON.
-
-        Args:
-            parameters: JSON schema of the arguments.
-        """
+    def shape(self, name: str) -> tuple[str, str] | None:
+        """Return the texts before and after the arguments of a call of the tool `name`, for a grammar; None if
+        arguments are not JSON. The first begins with `forced_prefix(name)`."""
         return None
 
 
@@ -126,18 +112,13 @@ def json_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _SPACE = re.compile(r"\s*")
 
 
 def read_json(text: str) -> Any:
     """Return the value of a JSON text; None if it is malformed or `null`."""
     try:
-        return _DECODER.decode(text)
+        return FINITE.decode(text)
     except (ValueError, RecursionError):
         return None
 
@@ -148,7 +129,7 @@ def parse_values(text: str, start: int) -> tuple[list[Any], int]:
     end = start
     while start < len(text):
         try:
-            value, end = _DECODER.raw_decode(text, start)
+            value, end = FINITE.raw_decode(text, start)
         except (ValueError, RecursionError):
             break
         values.append(value)

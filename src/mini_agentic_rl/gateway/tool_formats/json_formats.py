@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from .base import (
     CallScanner,
-    CallShape,
     JsonValue,
     MarkedJson,
     Opening,
@@ -86,9 +85,9 @@ class JsonCalls(ToolFormat):
         text = json.dumps(content, ensure_ascii=False) if self.json_result else content
         return self.result[0] + text + self.result[1]
 
-    def shape(self, name: str, parameters: Mapping[str, Any]) -> CallShape | None:
-        middle, after = self.call[1].replace("INDEX", "0"), self.call[2] + self.around[1]
-        return CallShape(self.around[0] + self._start(name) + middle, parameters, after)
+    def shape(self, name: str) -> tuple[str, str]:
+        before = self.around[0] + self._start(name) + self.call[1].replace("INDEX", "0")
+        return before, self.call[2] + self.around[1]
 
     def forced_prefix(self, name: str | None) -> str:
         if name is None:

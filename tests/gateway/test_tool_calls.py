@@ -27,9 +27,8 @@ from mini_agentic_rl.gateway.tool_formats import (
     split_tool_calls,
 )
 
-from ..samples import CALCULATOR, CALL_TEXT
+from .samples import CALCULATOR, CALL_TEXT
 
-OTHER = '<tool_call>{"name":"look_up","arguments":{"word":"é"}}</tool_call>'
 GLM = XmlFormat(
     before="<tool_call>",
     opening="\n<arg_key>",
@@ -123,7 +122,7 @@ every_format = pytest.mark.parametrize("tool_format", ALL, ids=label)
 
 
 @every_format
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=14), cuts=st.lists(st.integers(1, 9), max_size=60))
 def test_pieces_do_not_depend_on_how_the_text_arrives(tool_format, fragments, cuts):
     text = "".join(fragments)
@@ -165,7 +164,7 @@ def strings_in(value):
 
 
 @every_format
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=15)
 @given(
     calls=st.lists(
         st.tuples(st.sampled_from(["f", "look_up", "mcp.get_x"]), st.dictionaries(strings, values, max_size=4)),
@@ -191,27 +190,23 @@ def test_a_form_with_tags_is_read_off_what_a_template_writes(tool_format):
 
 
 @every_format
-def test_a_forced_beginning_is_the_beginning_of_a_call(tool_format):
+def test_a_call_begins_with_the_forced_prefix_and_the_section_names_the_tools_and_shows_a_call(tool_format):
     call = tool_format.format_call("calculate", {"expression": "12+30"})
     assert call.startswith(tool_format.forced_prefix("calculate"))
     assert call.startswith(tool_format.forced_prefix(None))
-
-
-@pytest.mark.parametrize("tool_format", [one for one in FORMATS if one.name not in ("pythonic", "xml")], ids=label)
-def test_a_shape_is_a_call_around_its_arguments(tool_format):
-    shape = tool_format.shape("calculate", CALCULATOR["function"]["parameters"])
-    text = f'{shape.before}{{"expression": "12+30"}}{shape.after}'
-    assert shape.before.startswith(tool_format.forced_prefix("calculate"))
-    assert text == tool_format.format_call("calculate", {"expression": "12+30"})
-    assert calls_in(tool_format, text) == ("", [("calculate", {"expression": "12+30"})])
-
-
-@every_format
-def test_the_tools_section_names_tools_and_shows_a_call(tool_format):
     section = tool_format.section([CALCULATOR])
     assert "calculate" in section
     assert "Evaluate arithmetic." in section
     assert "additionalProperties" not in section
+
+
+@pytest.mark.parametrize("tool_format", [one for one in FORMATS if one.name not in ("pythonic", "xml")], ids=label)
+def test_a_shape_is_a_call_around_its_arguments(tool_format):
+    before, after = tool_format.shape("calculate")
+    text = f'{before}{{"expression": "12+30"}}{after}'
+    assert before.startswith(tool_format.forced_prefix("calculate"))
+    assert text == tool_format.format_call("calculate", {"expression": "12+30"})
+    assert calls_in(tool_format, text) == ("", [("calculate", {"expression": "12+30"})])
 
 
 @pytest.mark.parametrize(
@@ -369,17 +364,20 @@ ADVERSARIAL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("tool_format", [one for one in ALL if one is not MISTRAL_NAMED], ids=label)
+@pytest.mark.parametrize(
+    "tool_format", [HERMES, LLAMA3, MISTRAL, JSON, PythonicFormat(), XmlFormat(), GLM, MINIMAX, KIMI], ids=label
+)
 def test_adversarial_text_costs_time_in_proportion_to_its_length(tool_format):
     for part in ADVERSARIAL:
-        text = part * (20_000 // len(part))
+        text = part * (12_000 // len(part))
         for size in (len(text), 3):
             started = time.process_time()
             read_in_pieces(tool_format, [text[at : at + size] for at in range(0, len(text), size)])
-            assert time.process_time() - started < 5.0, part
+            assert time.process_time() - started < 3.0, part
 
 
-def test_arguments_may_be_missing_or_be_json_text():
+def test_arguments_and_the_closing_tag_may_be_missing_and_arguments_may_be_json_text():
+    assert split_tool_calls(HERMES, CALL_TEXT.removesuffix("\n</tool_call>"))[1][0].name == "calculate"
     assert split_tool_calls(HERMES, '<tool_call>{"name": "f"}</tool_call>')[1][0].arguments == "{}"
     text = '<tool_call>{"name": "f", "arguments": "{\\"x\\": 1}"}</tool_call>'
     assert split_tool_calls(HERMES, text)[1][0].arguments == '{"x": 1}'
@@ -389,12 +387,6 @@ def test_half_a_character_in_an_argument_is_replaced_so_that_the_call_can_be_sen
     (call,) = split_tool_calls(HERMES, '<tool_call>{"name": "f", "arguments": {"x": "\\ud800"}}</tool_call>')[1]
     assert call.arguments == '{"x": "\ufffd"}'
     assert split_tool_calls(PythonicFormat(), "[f(x='\\ud800')]")[1][0].arguments == '{"x": "\ufffd"}'
-
-
-def test_a_call_counts_when_only_its_closing_tag_is_missing():
-    assert [call.name for call in split_tool_calls(HERMES, CALL_TEXT.removesuffix("\n</tool_call>"))[1]] == [
-        "calculate"
-    ]
 
 
 def test_text_is_given_out_before_a_call_is_complete():

@@ -8,11 +8,10 @@ from mini_agentic_rl.gateway.completion.remember import ConversationMemory
 from mini_agentic_rl.gateway.render.messages import plain_messages
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 
-from ..samples import CALCULATOR, call_message, result_message
-from ..small_tokenizer import THINKING, small_tokenizer
+from .samples import CALCULATOR, QUESTION, call_message, result_message
+from .small_tokenizer import THINKING, small_tokenizer
 
 ATTEMPT = ("rollout", "attempt")
-QUESTION = [{"role": "user", "content": "12+30?"}]
 TOOLS = [CALCULATOR]
 
 
@@ -55,28 +54,20 @@ def test_the_answer_is_recognised_however_the_client_writes_it_back(memory):
     assert memory.prompt_counts()["continued"] == 3
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_a_changed_answer_question_or_tool_set_forks(memory):
+    recorded = serve_call(memory, QUESTION, call_message())
+    changed = (
         call_message('{"expression": "12+31"}'),
         call_message(content="Let me see."),
         {"role": "assistant", "content": "42"},
-    ],
-)
-def test_an_answer_that_was_changed_forks(memory, other):
-    recorded = serve_call(memory, QUESTION, call_message())
-    assert not continues(memory, recorded, [*QUESTION, other, result_message()])
+    )
+    for other in changed:
+        assert not continues(memory, recorded, [*QUESTION, other, result_message()])
+    other_question = [{"role": "user", "content": "13+30?"}, call_message(), result_message()]
+    assert not continues(memory, recorded, other_question)
+    assert not continues(memory, recorded, [*QUESTION, call_message(), result_message()], tools=[])
     assert memory.prompt_counts()["continued"] == 0
-    assert reasons(memory) == {"edited": 1}
-
-
-def test_a_changed_question_or_tool_is_another_conversation(memory):
-    answer = {"role": "assistant", "content": "42"}
-    recorded = serve_call(memory, QUESTION, answer)
-    more = {"role": "user", "content": "Sure?"}
-    assert not continues(memory, recorded, [{"role": "user", "content": "13+30?"}, answer, more])
-    assert not continues(memory, recorded, [*QUESTION, answer, more], tools=[])
-    assert reasons(memory) == {"edited": 1, "tools": 1}
+    assert reasons(memory) == {"edited": 4, "tools": 1}
 
 
 def test_a_late_divergence_keeps_the_recorded_beginning(memory):
@@ -164,24 +155,14 @@ def test_a_history_cut_short_by_the_client_is_told_as_edited(memory):
 
 
 @pytest.mark.parametrize("thinking", ["fork", "keep"])
-@pytest.mark.parametrize(
-    "sent", [{}, {"reasoning_content": None}, {"reasoning_content": ""}, {"reasoning": "carry  nothing"}]
-)
-def test_an_answer_is_recognised_with_its_thought_or_without(thinking, sent):
+def test_an_answer_is_recognised_with_its_thought_or_without_but_not_with_another(thinking):
     memory = ConversationMemory(ChatRenderer(small_tokenizer(), thinking=thinking))
     answer = {"role": "assistant", "content": "42"}
     recorded = serve_call(memory, QUESTION, {**answer, "reasoning_content": "carry nothing"})
     more = {"role": "user", "content": "Sure?"}
-    assert continues(memory, recorded, [*QUESTION, {**answer, **sent}, more])
-    inline = {"role": "assistant", "content": "<think>carry nothing</think>42"}
-    assert continues(memory, recorded, [*QUESTION, inline, more])
-    assert memory.prompt_counts()["continued"] == 2
-
-
-def test_a_thought_that_the_client_changed_forks():
-    memory = ConversationMemory(ChatRenderer(small_tokenizer(), thinking="keep"))
-    answer = {"role": "assistant", "content": "42"}
-    recorded = serve_call(memory, QUESTION, {**answer, "reasoning_content": "carry nothing"})
-    changed = {**answer, "reasoning_content": "carry one"}
-    assert not continues(memory, recorded, [*QUESTION, changed, {"role": "user", "content": "Sure?"}])
+    sent = ({}, {"reasoning_content": None}, {"reasoning_content": ""}, {"reasoning": "carry  nothing"})
+    for same in (*sent, {"content": "<think>carry nothing</think>42"}):
+        assert continues(memory, recorded, [*QUESTION, {**answer, **same}, more])
+    assert memory.prompt_counts()["continued"] == 5
+    assert not continues(memory, recorded, [*QUESTION, {**answer, "reasoning_content": "carry one"}, more])
     assert reasons(memory) == {"edited": 1}

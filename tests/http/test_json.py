@@ -1,8 +1,10 @@
-"""JSON is read as Python's own module reads it, whatever its size, within bounds and in pieces."""
+"""JSON is read and written as Python's own module does it, whatever its size, within bounds and in pieces."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import random
 import sys
 import threading
@@ -11,7 +13,17 @@ from typing import Any
 
 import pytest
 
-from mini_agentic_rl.http import MAX_DEPTH, parse_json
+from mini_agentic_rl.http import (
+    LARGE,
+    MAX_DEPTH,
+    BadRequestError,
+    encode,
+    encode_in_steps,
+    in_steps,
+    json_object,
+    parse_json,
+    size_of,
+)
 from mini_agentic_rl.http.json_text import MAX_CONTAINERS, MAX_FIELDS, MAX_ITEMS
 
 PAD = " " * 70_000
@@ -66,8 +78,6 @@ def test_depth_is_bounded_at_any_size(pad):
     ("opening", "middle", "closing"),
     [
         ("[", '"' + "x" * 4000 + '"', "]"),
-        ('{"a":', '"' + "x" * 4000 + '"', "}"),
-        ("[1,", '"' + "x" * 4000 + '"', "]"),
         ('{"b":1,"a":', '"' + "x" * 4000 + '"', "}"),
         ("[", "1," * 2000 + "1", "]"),
         ("[", '"],",' * 800 + "1", "]"),
@@ -125,3 +135,100 @@ def test_other_threads_get_their_turn_while_a_large_text_is_read():
     thread.join()
     # One call of Python's own parser would let the other thread run before it and after it.
     assert turns[0] > 10, f"{turns[0]} turns with a switch interval of {sys.getswitchinterval()} s"
+
+
+def test_what_is_answered_never_holds_nan_or_infinity():
+    value = {"a": math.nan, "b": [1.5, -math.inf, {"c": (math.inf, 2)}], "d": "NaN", "e": 10**30}
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    assert json.loads(encode(value), parse_constant=refuse) == {
+        "a": None,
+        "b": [1.5, None, {"c": [None, 2]}],
+        "d": "NaN",
+        "e": 10**30,
+    }
+
+
+@pytest.mark.parametrize(
+    ("frame", "place"),
+    [
+        ('{"metadata": {"a": "NaN", "b": [1, {"c": %s}]}}', "metadata.b[1].c"),
+        ('{"a": [[], [], {}, "Infinity", %s, 1]}', "a[4]"),
+        ('{"%s": %%s}' % ("n" * 9000), "n" * 200 + "…"),
+    ],
+)
+def test_a_number_that_json_lacks_is_refused_with_its_place(frame, place):
+    for number, pad in itertools.product(["NaN", "-Infinity", "1e400", "9" * 400 + ".0"], ["", PAD]):
+        body = (frame % number + pad).encode()
+        assert json_object(body)
+        with pytest.raises(BadRequestError) as refusal:
+            json_object(body, finite=True)
+        assert refusal.value.param == place
+        assert refusal.value.message.startswith(f"{place}: {number[:40]}")
+
+
+@pytest.mark.parametrize("pad", ["", PAD])
+def test_numbers_of_json_are_taken_to_their_ends(pad):
+    text = f'{{"a": [1e308, -1e308, 5e-324, 1e-400, 0.1, -0.0, 1.5E+3, {10**400}], "b": "NaN"}}'
+    assert json_object((text + pad).encode(), finite=True) == json.loads(text)
+
+
+def test_a_number_that_is_refused_may_have_been_overwritten():
+    with pytest.raises(BadRequestError, match=r"^NaN is no finite number"):
+        json_object(b'{"a": NaN, "a": 1}', finite=True)
+
+
+def test_a_number_that_is_refused_above_too_many_levels_is_still_refused():
+    with pytest.raises(BadRequestError, match=r"^NaN is no finite number"):
+        json_object(b'{"a": NaN, "b": ' + b"[" * 150 + b"]" * 150 + b"}", finite=True)
+
+
+VALUES = {
+    "numbers": [0] * 100_000,
+    "texts": ["one", "two"] * 50_000,
+    "lists": [[]] * 100_000,
+    "fields": {f"n{number}": number for number in range(100_000)},
+    "one long text": "\u4f60" * 100_000,
+    "a long text in each": {'a \\ "name"': [{"role": "user", "content": "é" * 70_000}] * 3},
+    "deep": [[[["x" * 100_000, {"y": [1.5, None, True] * 30_000}]]]],
+    "no number": [math.nan, math.inf, 1.0] * 30_000,
+    "small": {"a": [1, "b", {}]},
+    "empty": {},
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_text_is_that_of_one_call(name):
+    assert encode_in_steps(VALUES[name]) == encode(VALUES[name])
+
+
+def test_no_call_writes_much_of_a_large_value():
+    written = []
+
+    def write(value):
+        written.append(encode(value))
+        return written[-1]
+
+    value = {"zeros": [0] * 300_000, "lists": [[[0, 0]] * 10] * 5_000}
+    assert json.loads(in_steps(value, write)) == value
+    assert max(map(len, written)) < 256 * 1024
+
+
+def test_another_thread_gets_its_turn_meanwhile():
+    value = {"zeros": [0] * 4_000_000}
+    writing = threading.Thread(target=encode_in_steps, args=(value,))
+    writing.start()
+    turns = 0
+    while writing.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 3
+
+
+def test_the_size_is_about_that_of_the_text_and_the_look_ends_early():
+    assert 16 < size_of({"a": "b" * 10, "c": [1, 2]}, LARGE) < 100
+    began = time.thread_time()
+    assert size_of([VALUES["lists"]] * 1000, LARGE) > LARGE
+    assert time.thread_time() - began < 0.5

@@ -1,4 +1,4 @@
-"""The real OpenAI SDK against the server over a real socket."""
+"""The OpenAI SDK's chat completions against the server over a real socket."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import openai
 import pytest
 from openai import OpenAI
 
-from ..constraints.walks import accepts
-from ..samples import CALCULATOR, CALL_TEXT, call_message, result_message
+from ..constraints.forms import accepts
+from ..samples import CALCULATOR, CALL_TEXT, QUESTION, call_message, result_message
+from ..small_tokenizer import THINKING
 
-QUESTION = [{"role": "user", "content": "12+30?"}]
 IDS = {"return_token_ids": True}
+ASKED = {"model": "tiny", "messages": QUESTION}
 LOOK_UP = {"type": "function", "function": {"name": "look_up"}}
 
 
-def client_of(server, **options):
-    return OpenAI(base_url=server.endpoint, api_key="none", max_retries=0, **options)
+def client_of(server):
+    return OpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
 
 
 def collect(stream):
@@ -26,9 +27,10 @@ def collect(stream):
     for chunk in stream:
         for part in chunk.choices:
             choice = choices.setdefault(
-                part.index, {"content": "", "calls": {}, "ids": [], "logprobs": [], "reason": None}
+                part.index, {"content": "", "thought": "", "calls": {}, "ids": [], "logprobs": [], "reason": None}
             )
             choice["content"] += part.delta.content or ""
+            choice["thought"] += part.delta.model_extra.get("reasoning_content") or ""
             for call in part.delta.tool_calls or []:
                 known = choice["calls"].setdefault(call.index, ["", ""])
                 known[0] += call.function.name or ""
@@ -37,12 +39,13 @@ def collect(stream):
             if part.logprobs:
                 choice["logprobs"] += [entry.logprob for entry in part.logprobs.content]
             choice["reason"] = part.finish_reason or choice["reason"]
+            choice["stopped"] = part.model_extra.get("stop_reason")
     return [choices[index] for index in sorted(choices)]
 
 
 def test_an_answer_has_text_usage_and_the_exact_tokens(serve, tokenizer):
     server, sampler = serve(["The answer is 42."])
-    answer = client_of(server).chat.completions.create(model="tiny", messages=QUESTION, extra_body=IDS)
+    answer = client_of(server).chat.completions.create(**ASKED, extra_body=IDS)
     (choice,) = answer.choices
     assert choice.message.content == "The answer is 42."
     assert choice.finish_reason == "stop"
@@ -54,32 +57,41 @@ def test_an_answer_has_text_usage_and_the_exact_tokens(serve, tokenizer):
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT}", "<tool_call>{broken</tool_call>", "naïve 🙂", ""],
+    ("content", "options"),
+    [
+        (f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT}", {}),
+        ("<tool_call>{broken</tool_call>", {"n": 3, "seed": 5}),
+        ("naïve 🙂", {"max_tokens": 7}),
+        ("", {}),
+        ("The answer is 42. END and much more of it", {"stop": ["END", "zz"]}),
+    ],
 )
-@pytest.mark.parametrize("options", [{}, {"max_tokens": 7}, {"stop": ["e", "zz"]}, {"n": 3, "seed": 5}])
-def test_a_stream_carries_what_an_answer_in_one_piece_carries(serve, answer, options):
-    server, _ = serve([answer], tokens_per_delta=2)
+def test_a_stream_carries_what_a_whole_answer_carries(serve, content, options):
+    server, sampler = serve([content], tokens_per_delta=2)
     client = client_of(server)
-    asked = {"model": "tiny", "messages": QUESTION, "tools": [CALCULATOR], "logprobs": True, "extra_body": IDS}
-    whole = client.chat.completions.create(**asked, **options)
-    streamed = collect(client.chat.completions.create(**asked, **options, stream=True))
+    asked = {**ASKED, "tools": [CALCULATOR], "logprobs": True, "extra_body": IDS, **options}
+    whole = client.chat.completions.create(**asked)
+    streamed = collect(client.chat.completions.create(**asked, stream=True))
     assert len(streamed) == len(whole.choices) == options.get("n", 1)
     for part, choice in zip(streamed, whole.choices, strict=True):
-        assert part["ids"] == choice.model_extra["token_ids"]
+        ids = choice.model_extra["token_ids"]
+        assert part["ids"] == ids
         assert part["content"] == (choice.message.content or "")
         assert part["reason"] == choice.finish_reason
         assert part["logprobs"] == [entry.logprob for entry in choice.logprobs.content]
+        assert part["stopped"] == choice.model_extra.get("stop_reason") == ("END" if "stop" in options else None)
         calls = [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or []]
         assert [tuple(call) for call in part["calls"].values()] == calls
+    if "stop" in options:
+        assert whole.choices[0].message.content == "The answer is 42. "
+        assert sampler.tokenizer.decode(ids).endswith("END")
+        assert sampler.closed_early == 2
 
 
-def test_a_stream_ends_with_usage_when_asked(serve):
+def test_a_stream_ends_with_usage_if_it_is_requested(serve):
     server, _ = serve(["The answer is 42."])
     chunks = list(
-        client_of(server).chat.completions.create(
-            model="tiny", messages=QUESTION, stream=True, stream_options={"include_usage": True}
-        )
+        client_of(server).chat.completions.create(**ASKED, stream=True, stream_options={"include_usage": True})
     )
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens > 0
@@ -89,7 +101,7 @@ def test_a_stream_ends_with_usage_when_asked(serve):
 
 def test_text_arrives_before_the_answer_is_complete(serve):
     server, sampler = serve(["one two three four five"], delay=0.02)
-    stream = client_of(server).chat.completions.create(model="tiny", messages=QUESTION, stream=True)
+    stream = client_of(server).chat.completions.create(**ASKED, stream=True)
     for chunk in stream:
         if chunk.choices[0].delta.content:
             break
@@ -97,25 +109,10 @@ def test_text_arrives_before_the_answer_is_complete(serve):
     stream.close()
 
 
-def test_a_stop_string_cuts_the_answer_and_cancels_the_rest(serve, tokenizer):
-    server, sampler = serve(["The answer is 42. END and much more of it"])
-    answer = client_of(server).chat.completions.create(
-        model="tiny", messages=QUESTION, stop="END", extra_body=IDS, logprobs=True
-    )
-    (choice,) = answer.choices
-    assert choice.message.content == "The answer is 42. "
-    assert choice.finish_reason == "stop"
-    kept = choice.model_extra["token_ids"]
-    assert tokenizer.decode(kept).endswith("END")
-    assert len(choice.logprobs.content) == len(kept)
-    assert sampler.closed_early == 1
-
-
-def test_sampling_options_reach_the_sampler(serve):
-    server, sampler = serve(["ok"])
+def test_sampling_options_reach_the_sampler(ok):
+    server, sampler = ok
     client_of(server).chat.completions.create(
-        model="tiny",
-        messages=QUESTION,
+        **ASKED,
         temperature=0,
         top_p=0.5,
         max_completion_tokens=9,
@@ -136,9 +133,7 @@ def test_sampling_options_reach_the_sampler(serve):
 
 def test_top_logprobs_are_reported_for_each_token(serve):
     server, _ = serve(["ok 🙂"])
-    answer = client_of(server).chat.completions.create(
-        model="tiny", messages=QUESTION, logprobs=True, top_logprobs=2, extra_body=IDS
-    )
+    answer = client_of(server).chat.completions.create(**ASKED, logprobs=True, top_logprobs=2, extra_body=IDS)
     entries = answer.choices[0].logprobs.content
     assert len(entries) == len(answer.choices[0].model_extra["token_ids"])
     assert all(len(entry.top_logprobs) == 2 for entry in entries)
@@ -146,41 +141,30 @@ def test_top_logprobs_are_reported_for_each_token(serve):
     assert any(entry.bytes is None for entry in entries)
 
 
-@pytest.mark.parametrize("mode", ["auto", "required"])
-def test_only_the_allowed_tools_are_shown_and_one_of_them_is_called_where_that_is_required(serve, tokenizer, mode):
+def test_only_the_allowed_tools_are_shown_and_one_is_called_where_that_is_required(serve, tokenizer):
     server, sampler = serve([CALL_TEXT])
     named = [{"type": "function", "function": {"name": "calculate"}}]
-    answer = client_of(server).chat.completions.create(
-        model="tiny",
-        messages=QUESTION,
-        tools=[LOOK_UP, CALCULATOR],
-        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}},
-    )
-    assert answer.choices[0].message.tool_calls[0].function.name == "calculate"
-    (asked,) = sampler.requests
-    prompt = tokenizer.decode(asked.prompt_ids)
-    assert "Evaluate arithmetic" in prompt
-    assert "look_up" not in prompt
-    assert (asked.constraint is not None) == (mode == "required")
+    for mode in ("auto", "required"):
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}
+        answer = client_of(server).chat.completions.create(**ASKED, tools=[LOOK_UP, CALCULATOR], tool_choice=choice)
+        assert answer.choices[0].message.tool_calls[0].function.name == "calculate"
+        prompt = tokenizer.decode(sampler.requests[-1].prompt_ids)
+        assert "Evaluate arithmetic" in prompt
+        assert "look_up" not in prompt
+        assert (sampler.requests[-1].constraint is not None) == (mode == "required")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_demanded_call_is_part_of_the_answer_and_is_continued_from(serve, tokenizer, stream):
+def test_a_demanded_call_is_part_of_the_answer_and_is_continued_from(serve, tokenizer):
     server, sampler = serve([CALL_TEXT, "The answer is 42."])
     client = client_of(server)
-    asked = {"model": "tiny", "messages": QUESTION, "tools": [CALCULATOR], "tool_choice": "required", "stream": stream}
-    answer = client.chat.completions.create(**asked)
-    if stream:
-        assert list(collect(answer)[0]["calls"].values()) == [["calculate", '{"expression": "12+30"}']]
-    else:
-        assert answer.choices[0].message.tool_calls[0].function.name == "calculate"
+    answer = client.chat.completions.create(**ASKED, tools=[CALCULATOR], tool_choice="required", stream=True)
+    assert list(collect(answer)[0]["calls"].values()) == [["calculate", '{"expression": "12+30"}']]
     first = sampler.requests[0]
     assert tokenizer.decode(first.prompt_ids).endswith("<|im_start|>assistant\n")
     assert accepts(first.constraint(), [*tokenizer.encode(CALL_TEXT), tokenizer.eos_token_id])
     assert not accepts(first.constraint(), [*tokenizer.encode("No."), tokenizer.eos_token_id])
-    client.chat.completions.create(
-        model="tiny", messages=[*QUESTION, call_message(), result_message()], tools=[CALCULATOR]
-    )
+    messages = [*QUESTION, call_message(), result_message()]
+    client.chat.completions.create(model="tiny", messages=messages, tools=[CALCULATOR])
     recorded = [*first.prompt_ids, *tokenizer.encode(CALL_TEXT), tokenizer.eos_token_id]
     assert list(sampler.requests[1].prompt_ids[: len(recorded)]) == recorded
     assert sampler.requests[1].constraint is None
@@ -191,18 +175,12 @@ def test_a_demanded_call_is_part_of_the_answer_and_is_continued_from(serve, toke
     [
         ([CALCULATOR], "required", "[calculate(", 'expression="12+30")]'),
         ([CALCULATOR, LOOK_UP], "required", "[", 'calculate(expression="12+30")]'),
-        (
-            [CALCULATOR, LOOK_UP],
-            {"type": "function", "function": {"name": "calculate"}},
-            "[calculate(",
-            'expression="12+30")]',
-        ),
     ],
 )
 def test_where_no_grammar_can_demand_a_call_it_begins_in_the_prompt(serve, tokenizer, tools, choice, prefix, rest):
     server, sampler = serve([rest, "The answer is 42."], tool_format="pythonic")
     client = client_of(server)
-    answer = client.chat.completions.create(model="tiny", messages=QUESTION, tools=tools, tool_choice=choice)
+    answer = client.chat.completions.create(**ASKED, tools=tools, tool_choice=choice)
     (call,) = answer.choices[0].message.tool_calls
     assert (call.function.name, json.loads(call.function.arguments)) == ("calculate", {"expression": "12+30"})
     first = sampler.requests[0]
@@ -236,11 +214,11 @@ def test_models_are_listed_and_choose_the_adapter(serve):
         ({"n": 0}, "n"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
-        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop[1]"),
+        ({"stop": "x" * 1025}, "stop"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logit_bias": {"100000": 1}}, "logit_bias"),
         ({"logit_bias": {str(id_): 1 for id_ in range(301)}}, "logit_bias"),
-        ({"stop": "x" * 1025}, "stop"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [CALCULATOR], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name"),
@@ -248,16 +226,30 @@ def test_models_are_listed_and_choose_the_adapter(serve):
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
         ({"functions": [{"name": "f"}]}, "functions"),
-        ({"stop": ["a", ""]}, "stop[1]"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"extra_body": {"stop_token_ids": [10**9]}}, "stop_token_ids"),
+        ({"extra_body": {"stop_token_ids": [-1]}}, "stop_token_ids[0]"),
+        ({"extra_body": {"repetition_penalty": 0}}, "repetition_penalty"),
+        ({"extra_body": {"min_tokens": 9}, "max_tokens": 8}, "min_tokens"),
+        ({"extra_body": {"min_tokens": 2}, "response_format": {"type": "json_object"}}, "min_tokens"),
+        ({"extra_body": {"stream_options": {"include_usage": True}}}, "stream_options"),
+        ({"extra_body": {"continue_final_message": True}}, "continue_final_message"),
+        (
+            {
+                "messages": [*QUESTION, {"role": "assistant", "content": "The"}],
+                "extra_body": {"continue_final_message": True, "add_generation_prompt": True},
+            },
+            "continue_final_message",
+        ),
     ],
+    ids=lambda value: str(value)[:50],
 )
 def test_a_bad_value_is_refused_with_the_name_of_its_field(ok, options, param):
     server, sampler = ok
     with pytest.raises(openai.BadRequestError) as caught:
-        client_of(server).chat.completions.create(**{"model": "tiny", "messages": QUESTION} | options)
+        client_of(server).chat.completions.create(**ASKED | options)
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
     assert not sampler.requests
@@ -266,7 +258,7 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(ok, options, param):
 def test_a_prompt_beyond_the_context_is_refused_and_a_long_answer_is_bounded(serve):
     server, sampler = serve(["x" * 500], context_length=120)
     client = client_of(server)
-    answer = client.chat.completions.create(model="tiny", messages=QUESTION, max_tokens=1000)
+    answer = client.chat.completions.create(**ASKED, max_tokens=1000)
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.total_tokens == 120
     with pytest.raises(openai.BadRequestError) as caught:
@@ -276,31 +268,33 @@ def test_a_prompt_beyond_the_context_is_refused_and_a_long_answer_is_bounded(ser
     assert sampler.active == 0
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_without_parallel_calls_the_answer_ends_with_the_first(serve, tokenizer, stream):
+def test_without_parallel_calls_the_answer_ends_with_the_first(serve, tokenizer):
     server, sampler = serve([f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT}"])
-    answer = client_of(server).chat.completions.create(
-        model="tiny",
-        messages=QUESTION,
-        tools=[CALCULATOR],
-        parallel_tool_calls=False,
-        stream=stream,
-        extra_body=IDS,
-    )
+    asked = {**ASKED, "tools": [CALCULATOR], "parallel_tool_calls": False, "extra_body": IDS}
+    (streamed,) = collect(client_of(server).chat.completions.create(**asked, stream=True))
+    (whole,) = client_of(server).chat.completions.create(**asked).choices
+    assert len(streamed["calls"]) == len(whole.message.tool_calls) == 1
+    assert streamed["ids"] == whole.model_extra["token_ids"]
+    assert tokenizer.decode(streamed["ids"]) == f"Let me see.\n{CALL_TEXT}"
+    assert sampler.closed_early == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_thought_comes_as_reasoning_content_and_may_be_sent_back(serve, tokenizer, stream):
+    tokenizer.chat_template = THINKING
+    sampled = f"<think>\nuse the tool\n</think>\n\nHm.\n{CALL_TEXT}"
+    server, sampler = serve([sampled, "<think>ok</think>42"])
+    client = client_of(server)
+    answer = client.chat.completions.create(**ASKED, tools=[CALCULATOR], stream=stream)
     if stream:
         (choice,) = collect(answer)
-        calls, ids = list(choice["calls"].values()), choice["ids"]
+        thought, content, calls = choice["thought"], choice["content"], [name for name, _ in choice["calls"].values()]
     else:
-        calls, ids = answer.choices[0].message.tool_calls, answer.choices[0].model_extra["token_ids"]
-    assert len(calls) == 1
-    assert tokenizer.decode(ids) == f"Let me see.\n{CALL_TEXT}"
-    assert sampler.closed_early == 1
-
-
-def test_a_stop_string_is_told_with_the_answer_that_it_ended(serve):
-    server, _ = serve(["one END two"])
-    client = client_of(server)
-    asked = {"model": "tiny", "messages": QUESTION, "stop": ["zz", "END"]}
-    whole = client.chat.completions.create(**asked)
-    last = [chunk.choices[0] for chunk in client.chat.completions.create(**asked, stream=True)][-1]
-    assert whole.choices[0].model_extra["stop_reason"] == "END" == last.model_extra["stop_reason"]
+        message = answer.choices[0].message
+        thought, content = message.model_extra["reasoning_content"], message.content
+        calls = [call.function.name for call in message.tool_calls]
+    assert (thought, content, calls) == ("use the tool", "Hm.", ["calculate"])
+    messages = [*QUESTION, {**call_message(content=content), "reasoning_content": thought}, result_message()]
+    client.chat.completions.create(model="tiny", messages=messages, tools=[CALCULATOR])
+    first, second = (request.prompt_ids for request in sampler.requests)
+    assert list(second[: len(first) + len(tokenizer.encode(sampled))]) == [*first, *tokenizer.encode(sampled)]
