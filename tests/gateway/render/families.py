@@ -13,6 +13,19 @@ from mini_agentic_rl.gateway.tool_formats import DEEPSEEK, KIMI
 
 from ..small_tokenizer import GEMMA, small_tokenizer
 
+LLAMA2 = (
+    "{% set ns = namespace(system='') %}{% set turns = messages %}"
+    "{% if messages[0].role == 'system' %}"
+    "{% set ns.system = '<<SYS>>\n' + messages[0].content + '\n<</SYS>>\n\n' %}"
+    "{% set turns = messages[1:] %}{% endif %}"
+    "{% for message in turns %}"
+    "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% if message.role == 'user' %}"
+    "{{ bos_token + '[INST] ' + (ns.system if loop.first else '') + message.content.strip() + ' [/INST]' }}"
+    "{% elif message.role == 'assistant' %}{{ ' ' + message.content.strip() + ' </s>' }}{% endif %}{% endfor %}"
+)
+
 LLAMA31 = (
     "{{ bos_token }}{% set ns = namespace(system='', turns=messages) %}"
     "{% if messages[0].role == 'system' %}"
@@ -52,6 +65,17 @@ _QWEN_RESULT = (
     "{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '<|im_end|>\n' }}{% endif %}"
 )
 
+QWEN25 = (
+    _QWEN_TOOLS.replace("DEFAULT", "'You are Qwen.'") + "{% for message in messages %}"
+    "{% if message.role == 'user' or message.role == 'system' and not loop.first %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% elif message.role == 'assistant' %}{% set said = message.content %}{{ '<|im_start|>assistant\n' + said }}"
+    + _QWEN_CALLS
+    + "{{ '<|im_end|>\n' }}{% elif message.role == 'tool' %}"
+    + _QWEN_RESULT
+    + "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
 QWEN3 = (
     _QWEN_TOOLS.replace("DEFAULT", "''") + "{% set ns = namespace(query=-1) %}{% for message in messages %}"
     "{% if message.role == 'user' %}{% set ns.query = loop.index0 %}{% endif %}{% endfor %}"
@@ -68,6 +92,22 @@ QWEN3 = (
     + "{{ '<|im_end|>\n' }}{% elif message.role == 'tool' %}"
     + _QWEN_RESULT
     + "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+SMOLLM3 = (
+    "{{ '<|im_start|>system\n## Metadata\n\n' }}"
+    "{% if messages[0].role == 'system' %}{{ messages[0].content + '\n\n' }}{% endif %}"
+    "{% if tools %}{{ '### Tools\n\n<tools>' }}{% for tool in tools %}{{ '\n' + (tool | tojson) }}{% endfor %}"
+    "{{ '\n</tools>\n' }}{% endif %}{{ '<|im_end|>\n' }}"
+    "{% for message in messages %}"
+    "{% if message.role == 'user' %}{{ '<|im_start|>user\n' + message.content + '<|im_end|>\n' }}"
+    "{% elif message.role == 'assistant' %}{% set said = message.content %}"
+    "{{ '<|im_start|>assistant\n' + said.lstrip('\n') }}"
+    + _QWEN_CALLS
+    + "{{ '<|im_end|>\n' }}{% elif message.role == 'tool' %}"
+    "{{ '<|im_start|>user\n' + message.content + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{# thoughts stay in the content: <think> ... </think> #}"
 )
 
 _MISTRAL_CHECK = (
@@ -107,6 +147,23 @@ TEKKEN = (
     "{{ '[TOOL_CALLS]' + call.function.name + '[ARGS]' + (call.function.arguments | tojson) }}{% endfor %}{{ '</s>' }}"
     "{% elif message.role == 'tool' %}"
     "{{ '[TOOL_RESULTS]' + message.content + '[/TOOL_RESULTS]' }}{% endif %}{% endfor %}"
+)
+
+PHI3 = (
+    "{% for message in messages %}{{ '<|' + message.role + '|>\n' + message.content + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"
+)
+
+DEEPSEEK_DISTILL = (
+    "{{ bos_token }}{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}"
+    "{% for message in messages %}{% if message.role == 'user' %}{{ '<|User|>' + message.content }}"
+    "{% elif message.role == 'assistant' and message.tool_calls %}{{ '<|Assistant|>' }}"
+    "{% for call in message.tool_calls %}"
+    "{{ '<|call|>' + call.type + '<|sep|>' + call.function.name + '\n```json\n' + call.function.arguments + '\n```' }}"
+    "{% endfor %}{{ eos_token }}"
+    "{% elif message.role == 'assistant' %}{{ '<|Assistant|>' + message.content.split('</think>')[-1] + eos_token }}"
+    "{% elif message.role == 'tool' %}{{ '<|outputs|>' + message.content + '<|/outputs|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|Assistant|><think>\n' }}{% endif %}"
 )
 
 GRANITE = (
@@ -279,6 +336,7 @@ _CHATML_THINK = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_re
 _MISTRAL_TOKENS = ("[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]")
 _MISTRAL_TOKENS = (*_MISTRAL_TOKENS, "[TOOL_CALLS]")
 _TEKKEN_TOKENS = (*_MISTRAL_TOKENS, "[ARGS]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]")
+_PHI_TOKENS = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|endoftext|>", "<|tool|>", "<|/tool|>")
 _GRANITE_TOKENS = ("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>", "<|tool_call|>")
 _GLM_TOKENS = ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>", "<|observation|>", "<|endoftext|>")
 _GLM_NEW_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>")
@@ -288,12 +346,35 @@ _DEEPSEEK3_TOKENS = ("<｜User｜>", "<｜Assistant｜>", "<｜end▁of▁senten
 _DEEPSEEK3_TOKENS = (*_DEEPSEEK3_TOKENS, "<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>")
 _KIMI_TOKENS = ("<|im_system|>", "<|im_user|>", "<|im_assistant|>", "<|im_middle|>", "<|im_end|>", *KIMI.markers)
 _MINIMAX_TOKENS = ("]~!b[", "]~b]", "[e~[", "<minimax:tool_call>", "</minimax:tool_call>")
+_DEEPSEEK_TOKENS = (
+    "<|User|>",
+    "<|Assistant|>",
+    "<|end_of_sentence|>",
+    "<|call|>",
+    "<|sep|>",
+    "<|outputs|>",
+    "<|/outputs|>",
+)
+
 FAMILIES = {
+    "llama 2": Family(LLAMA2, "</s>", "hermes", exact=False),
     "llama 3.1": Family(LLAMA31, "<|eot_id|>", "llama3", special=["<|python_tag|>"]),
+    "qwen 2.5": Family(QWEN25, "<|im_end|>", "hermes", added=_CHATML_THINK[2:]),
     "qwen 3": Family(QWEN3, "<|im_end|>", "hermes", added=_CHATML_THINK, thinks=True, forks=[2, 4]),
     "mistral v3": Family(MISTRAL3, "</s>", "mistral", special=_MISTRAL_TOKENS, forks=[2, 3, 4], exact=False),
     "mistral tekken": Family(TEKKEN, "</s>", "mistral", special=_TEKKEN_TOKENS),
     "gemma 2": Family(GEMMA, "<end_of_turn>", "hermes"),
+    "phi 3": Family(PHI3, "<|endoftext|>", "hermes", special=_PHI_TOKENS),
+    "smollm 3": Family(SMOLLM3, "<|im_end|>", "hermes", added=_CHATML_THINK, thinks=True, exact=False),
+    "deepseek r1 distill": Family(
+        DEEPSEEK_DISTILL,
+        "<|end_of_sentence|>",
+        "hermes",
+        special=_DEEPSEEK_TOKENS,
+        added=_CHATML_THINK[:2],
+        thinks=True,
+        forks=[1, 2, 3, 4],
+    ),
     "granite 3": Family(GRANITE, "<|end_of_text|>", "json", special=_GRANITE_TOKENS),
     "glm 4": Family(GLM4, "<|endoftext|>", "hermes", special=_GLM_TOKENS, extra_eos=["<|user|>", "<|observation|>"]),
     "qwen 3.5": Family(QWEN35, "<|im_end|>", "xml", added=_CHATML_THINK, thinks=True, forks=[2, 4]),
