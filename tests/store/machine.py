@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
@@ -269,20 +269,6 @@ class StoreMachine(RuleBasedStateMachine):
         given = {} if stats is None else {"heartbeat_stats": stats}
         worker = self.call(self.store.update_worker(worker_id, **given))
         self.agrees(worker, self.model.heartbeat(worker_id, stats))
-
-    @rule(what=st.sampled_from(["attempt", "rollout", "update", "span", "number", "wait"]))
-    def name_something_unknown(self, what: str) -> None:
-        span = Span(rollout_id="ro-none", attempt_id="at-none", sequence_id=1, trace_id="a", span_id="b", name="c")
-        calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
-            "attempt": lambda: self.store.start_attempt("ro-none"),
-            "rollout": lambda: self.store.update_rollout("ro-none", status="failed"),
-            "update": lambda: self.store.update_attempt("ro-none", "latest", status="failed"),
-            "span": lambda: self.store.add_span(span),
-            "number": lambda: self.store.get_next_span_sequence_id("ro-none", "at-none"),
-            "wait": lambda: self.store.wait_for_rollouts(rollout_ids=["ro-none"], timeout=0),
-        }
-        with pytest.raises(ValueError, match="ro-none"):
-            self.call(calls[what]())
 
     @invariant()
     def the_store_holds_what_the_model_holds(self) -> None:
