@@ -254,7 +254,7 @@ class DatabaseStore(LedgerStore):
 
     def _watch_ends(self) -> bool:
         with self._watch_lock:
-            lingered = not self._notifier.anybody and time.monotonic() - self._waited_at > _LINGER_SECONDS
+            lingered = not self._notifier.has_listeners and time.monotonic() - self._waited_at > _LINGER_SECONDS
             if self._closing or lingered:
                 self._watcher = None
                 return True
@@ -262,7 +262,7 @@ class DatabaseStore(LedgerStore):
 
     def _announce_news(self) -> None:
         """Wake the callers whose wait has ended, then pause, so that polling takes a bounded share of the CPU."""
-        if not self._notifier.anybody:
+        if not self._notifier.has_listeners:
             return
         started = time.monotonic()
         missing = sorted(self._notifier.missing())
@@ -325,15 +325,6 @@ class Write:
     def unwanted(self) -> bool:
         """True if the caller was cancelled."""
         return self.answer.cancelled()
-
-    def deliver(self) -> None:
-        """Give the outcome to the caller. Runs in the caller's event loop."""
-        if self.answer.done():
-            return
-        if self.error is None:
-            self.answer.set_result(self.result)
-        else:
-            self.answer.set_exception(fit_for_future(self.error, "an operation of the store"))
 
 
 class _FunctionCall:
@@ -479,5 +470,11 @@ def _answer(writes: Sequence[Write]) -> None:
 
 
 def _deliver(writes: Sequence[Write]) -> None:
+    """Give the outcomes to the callers. Runs in their event loop."""
     for write in writes:
-        write.deliver()
+        if write.answer.done():
+            continue
+        if write.error is None:
+            write.answer.set_result(write.result)
+        else:
+            write.answer.set_exception(fit_for_future(write.error, "an operation of the store"))

@@ -335,7 +335,7 @@ class Notifier:
             return set().union(*(listener.missing for listener in self._listeners))
 
     @property
-    def anybody(self) -> bool:
+    def has_listeners(self) -> bool:
         """True if there is a listener."""
         return bool(self._listeners)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from store import test_clock, test_concurrency, test_contract, test_health, test_listings, test_open
-from store.test_properties import FEW_EXAMPLES, AskedMachine, run_machine
+from store.test_properties import FEW_EXAMPLES, StoreMachine, run_machine
 
 from .mongo_server import needs_mongo
 
@@ -18,4 +18,4 @@ for _module in (test_clock, test_concurrency, test_contract, test_health, test_l
 
 
 def test_the_store_and_the_model_of_the_contract_never_differ() -> None:
-    run_machine(lambda: AskedMachine("mongo"), FEW_EXAMPLES, derandomize=True)
+    run_machine(lambda: StoreMachine("mongo"), FEW_EXAMPLES, derandomize=True)
