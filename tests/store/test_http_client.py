@@ -360,9 +360,3 @@ async def test_a_pickled_server_is_a_client_with_its_key() -> None:
     assert (await server.statistics())["total_rollouts"] == 1
     await copy.close()
     await server.close()
-
-
-async def test_the_capabilities_say_what_holds(client: LightningStoreClient, server: LightningStoreServer) -> None:
-    for store in (client, server):
-        assert all(store.capabilities.values())
-        assert store.otlp_traces_endpoint() == f"{server.endpoint}/v1/traces"

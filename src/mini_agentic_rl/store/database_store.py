@@ -19,13 +19,12 @@ import threading
 import time
 import weakref
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from ..errors import fit_for_future
 from .base import LightningStoreCapabilities, LightningStoreError, StorageFailedError
@@ -302,7 +301,8 @@ class _CallerGone(Exception):
     """Roll a transaction back because one of its callers was cancelled."""
 
 
-_MOST: Final = 64
+_MOST_ROWS: Final = 64
+"""Rows after which no further write joins a transaction."""
 
 
 class Write:
@@ -311,8 +311,7 @@ class Write:
     def __init__(self, operation: Callable[[Ledger], Any], check_health: bool, rows: int) -> None:
         self.operation = operation
         self.check_health = check_health
-        self.short = rows <= 1
-        """True if it is written before the parts of long calls."""
+        self.rows = rows
         self.result: Any = None
         self.error: BaseException | None = None
         self.committed = False
@@ -347,28 +346,7 @@ _END: Final = _FunctionCall(lambda: None)
 """Marks the end of the queue."""
 
 
-class _Jobs:
-    """Queue of jobs: short jobs first, each kind first in, first out."""
-
-    def __init__(self) -> None:
-        self._coming: SimpleQueue[None] = SimpleQueue()
-        self._short: deque[Write | _FunctionCall] = deque()
-        self._long: deque[Write | _FunctionCall] = deque()
-
-    def put(self, job: Write | _FunctionCall, *, short: bool) -> None:
-        """Add a job."""
-        (self._short if short else self._long).append(job)
-        self._coming.put(None)
-
-    def get(self, *, short: bool = True) -> Write | _FunctionCall:
-        """Wait for a job, and return it; `short` says which kind is preferred."""
-        self._coming.get()
-        first, second = (self._short, self._long) if short else (self._long, self._short)
-        return (first or second).popleft()
-
-    def empty(self) -> bool:
-        """Return True if no job waits."""
-        return self._coming.empty()
+_Jobs: TypeAlias = "SimpleQueue[Write | _FunctionCall]"
 
 
 class WriteThread:
@@ -382,10 +360,10 @@ class WriteThread:
         self._commit = commit
         self._lock = threading.Lock()
         self._closed = False
-        self._jobs = _Jobs()
+        self._jobs: _Jobs = SimpleQueue()
         self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="store-write", daemon=True)
         self._thread.start()
-        weakref.finalize(self, self._jobs.put, _END, short=False)
+        weakref.finalize(self, self._jobs.put, _END)
 
     def submit(self, write: Write) -> None:
         """Queue a write to be committed; its caller is answered after the commit.
@@ -394,7 +372,7 @@ class WriteThread:
             RuntimeError: the thread was closed.
         """
         write.commit = self._commit
-        self._put(write, short=write.short)
+        self._put(write)
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Run a function in the thread, between transactions, after the writes that came before.
@@ -403,7 +381,7 @@ class WriteThread:
             RuntimeError: the thread was closed.
         """
         call = _FunctionCall(function)
-        self._put(call, short=True)
+        self._put(call)
         return call.outcome
 
     def close(self) -> None:
@@ -411,14 +389,14 @@ class WriteThread:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._jobs.put(_END, short=False)
+                self._jobs.put(_END)
         self._thread.join()
 
-    def _put(self, job: Write | _FunctionCall, *, short: bool) -> None:
+    def _put(self, job: Write | _FunctionCall) -> None:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the writing thread was closed")
-            self._jobs.put(job, short=short)
+            self._jobs.put(job)
 
 
 def _serve(jobs: _Jobs) -> None:
@@ -446,17 +424,16 @@ def _serve_once(jobs: _Jobs) -> bool:
 
 
 def _waiting(jobs: _Jobs) -> tuple[list[Write], _FunctionCall | None]:
-    """Take the waiting short writes, up to `_MOST`, and one long write; and the function call after them, if any."""
+    """Take the waiting writes, up to `_MOST_ROWS`, and the function call after them, if any."""
     writes: list[Write] = []
+    rows = 0
     while True:
-        job = jobs.get(short=len(writes) < _MOST)
+        job = jobs.get()
         if not isinstance(job, Write):
-            if job is _END and not jobs.empty():  # short writes still wait
-                jobs.put(job, short=False)
-                return writes, None
             return writes, job
         writes.append(job)
-        if not job.short or len(writes) > _MOST or jobs.empty():
+        rows += job.rows
+        if rows >= _MOST_ROWS or jobs.empty():
             return writes, None
 
 

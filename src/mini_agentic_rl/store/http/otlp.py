@@ -16,7 +16,7 @@ import asyncio
 import base64
 import logging
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -49,7 +49,6 @@ _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
 _TO_BE_NUMBERED: Final = 0
 _REASONS_SHOWN: Final = 5
-_REASONS_KEPT: Final = 100
 _LONGEST_REASON: Final = 300
 _LONGEST_NAME_SHOWN: Final = 100
 _SPANS_A_SLICE: Final = 500
@@ -88,47 +87,27 @@ class OtlpIntake:
             raise
         except ValueError as error:
             raise ValueError(f"the body is no ExportTraceServiceRequest: {error}") from None
-        refused = Refusals()
+        refused: Counter[str] = Counter()
         decoder = _Decoder(body, places, refused)
         for part in _slices(places):
             spans = await run(decoder.spans_of, part)
             await _store_spans(self._store, spans, refused)
         response = ExportTraceServiceResponse()
-        if refused.count:
-            reasons = refused.reasons()
-            response.partial_success.rejected_spans = refused.count
+        if refused:
+            reasons = "; ".join(list(refused)[:_REASONS_SHOWN])
+            if len(refused) > _REASONS_SHOWN:
+                reasons += f"; and {len(refused) - _REASONS_SHOWN} more reasons"
+            response.partial_success.rejected_spans = refused.total()
             response.partial_success.error_message = reasons
-            logger.warning("%d spans that came over OTLP were refused: %s", refused.count, reasons)
+            logger.warning("%d spans that came over OTLP were refused: %s", refused.total(), reasons)
         encoded: bytes = response.SerializeToString()
         return encoded
-
-
-class Refusals:
-    """The number of refused spans, and the first different reasons."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._reasons: dict[str, None] = {}
-
-    def add(self, reason: str, spans: int = 1) -> None:
-        """Count spans that were refused for a reason."""
-        self.count += spans
-        if len(self._reasons) < _REASONS_KEPT:
-            self._reasons.setdefault(reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…")
-
-    def reasons(self) -> str:
-        """Return the reasons as one line."""
-        reasons = list(self._reasons)
-        text = "; ".join(reasons[:_REASONS_SHOWN])
-        if len(reasons) > _REASONS_SHOWN:
-            text += f"; and {len(reasons) - _REASONS_SHOWN} more reasons"
-        return text
 
 
 class _Decoder:
     """Decode the spans of one request, and the resource of each group once."""
 
-    def __init__(self, body: bytes, places: SpanPlaces, refused: Refusals) -> None:
+    def __init__(self, body: bytes, places: SpanPlaces, refused: Counter[str]) -> None:
         self._body = body
         self._places = places
         self._refused = refused
@@ -143,9 +122,9 @@ class _Decoder:
                 proto = ProtoSpan.FromString(self._body[place.start : place.end])
                 spans.append(span_of(proto, self._resource_of(place)))
             except DecodeError as error:
-                self._refused.add(f"a span is not well formed: {error}")
+                self._refused[f"a span is not well formed: {error}"[:_LONGEST_REASON]] += 1
             except ValueError as error:
-                self._refused.add(str(error))
+                self._refused[str(error)[:_LONGEST_REASON]] += 1
         return spans
 
     def _resource_of(self, place: SpanPlace) -> OtelResource:
@@ -187,7 +166,7 @@ def _slices(places: SpanPlaces) -> Iterator[list[SpanPlace]]:
         yield part
 
 
-async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Refusals) -> None:
+async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Counter[str]) -> None:
     """Store the spans of known attempts in one write for all attempts; the store numbers those without a number.
 
     Raises:
@@ -197,7 +176,7 @@ async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Re
     known: list[Span] = []
     for span in spans:
         if (span.rollout_id, span.attempt_id) in unknown:
-            refused.add(f"no attempt {span.attempt_id} of rollout {span.rollout_id}")
+            refused[f"no attempt {span.attempt_id} of rollout {span.rollout_id}"[:_LONGEST_REASON]] += 1
         else:
             known.append(span)
     try:
@@ -211,7 +190,7 @@ async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Re
             try:
                 await store.add_many_spans(of_attempt)
             except ValueError as error:
-                refused.add(str(error), len(of_attempt))
+                refused[str(error)[:_LONGEST_REASON]] += len(of_attempt)
 
 
 async def _unknown_attempts(store: LightningStore, attempts: set[tuple[str, str]]) -> set[tuple[str, str]]:

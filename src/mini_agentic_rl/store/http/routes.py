@@ -7,7 +7,6 @@ JSON is that of Python's `json`, with infinities and NaN. A failure has a status
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 from urllib.parse import quote, unquote
 
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, create_model
 
 from ...types import AttemptedRollout, PaginatedResult, Rollout
 from ..base import UNSET, LightningStore, Unset
@@ -185,10 +184,7 @@ class Route:
         Raises:
             ValueError: that is no response to this request.
         """
-        try:
-            value = decode(answer, self.result)
-        except ValidationError:
-            value = self.result.validate_python(json.loads(answer, object_hook=_with_metadata))
+        value = decode(answer, self.result)
         if self.answer == "sequence_id":
             return value["sequence_id"]
         if self.answer == "positions":
@@ -264,13 +260,6 @@ class Route:
             else:
                 values[name] = value
         return values
-
-
-def _with_metadata(fields: dict[str, Any]) -> dict[str, Any]:
-    """Replace null by an empty object in the metadata of a rollout or attempt of agent-lightning."""
-    if "rollout_id" in fields and "status" in fields and fields.get("metadata", ...) is None:
-        fields["metadata"] = {}
-    return fields
 
 
 def _positions(sent: Sequence[Any], stored: Sequence[Any]) -> list[int]:

@@ -2,7 +2,7 @@
 
 The gateway records all LLM calls with their tokens, whatever library makes them, so nothing is instrumented. Spans of
 libraries with OpenTelemetry instrumentation are recorded after `mini_agentic_rl.init`. `names.MOVED` gives this module
-its names `instrumentation`, `utils.id` and `utils.server_launcher`.
+its names `instrumentation`, with the modules below it, `utils.id` and `utils.server_launcher`.
 """
 
 from __future__ import annotations
