@@ -1,14 +1,13 @@
-"""JSON of the store's wire: models and errors in large values.
+"""JSON of the store's wire: models and errors in large values."""
 
 from __future__ import annotations
 
 import json
 import math
-import time
 
 import pytest
 
-from mini_agentic_rl.store.http.wire_json import encode, is_large
+from mini_agentic_rl.store.http.wire_json import encode
 from mini_agentic_rl.types import Rollout, Span
 
 
