@@ -1,13 +1,17 @@
 """Completion records: exactly the sampled tokens, call by call, without retries."""
 
+from __future__ import annotations
+
 import itertools
+import json
 import logging
 
 import numpy as np
 import pytest
 
-from mini_agentic_rl.adapter import TraceToRecords, spans_to_records
+from mini_agentic_rl.adapter import TraceToRecords, count_tool_calls, spans_to_records
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Key
+from mini_agentic_rl.types import Span
 
 from .spans import completion, reward
 
@@ -100,3 +104,45 @@ def test_a_call_without_usable_tokens_is_left_out_with_its_reason(caplog: pytest
     assert [record.output_ids.tolist() for record in records] == [[8]]
     assert Key.RESPONSE_LOGPROBS in caplog.text
     assert "cut and extend them together" in caplog.text
+
+
+TOOLS = json.dumps([{"type": "function", "function": {"name": "calculator"}}])
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "calculator"}}]}
+
+
+def call(reply, *, tools=True, compact=True):
+    separators = (",", ":") if compact else None
+    attributes = {"gen_ai.output.messages": json.dumps(reply, separators=separators)}
+    return span("openai.chat.completion", attributes | ({"gen_ai.tool.definitions": TOOLS} if tools else {}))
+
+
+def span(name, attributes):
+    return Span(
+        rollout_id="ro-1",
+        attempt_id="at-1",
+        sequence_id=1,
+        trace_id="1" * 32,
+        span_id="1" * 16,
+        name=name,
+        start_time=1.0,
+        end_time=2.0,
+        attributes=attributes,
+    )
+
+
+@pytest.mark.parametrize("compact", [True, False])
+def test_each_answer_that_calls_a_tool_counts(compact):
+    said = {"role": "assistant", "content": "2"}
+    assert count_tool_calls([call(CALL, compact=compact), call(said), call(CALL, compact=compact)]) == 2
+
+
+def test_text_that_looks_like_a_call_and_an_empty_list_of_calls_are_none():
+    quoted = {"role": "assistant", "content": json.dumps(CALL)}
+    empty = {"role": "assistant", "content": "2", "tool_calls": []}
+    assert count_tool_calls([call(quoted), call(empty)]) == 0
+
+
+def test_without_tools_there_is_no_number():
+    assert count_tool_calls([call(CALL, tools=False)]) is None
+    assert count_tool_calls([span("agentlightning.annotation", {"gen_ai.tool.definitions": TOOLS})]) is None
+    assert count_tool_calls([]) is None

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
-import anthropic
 import httpx
 import openai
 import pytest
@@ -54,16 +53,6 @@ def _openai(url: str) -> Callable[[str], Any]:
     return lambda text: client.chat.completions.create(**_body(text))
 
 
-def _anthropic(url: str) -> Callable[[str], Any]:
-    client = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="none")
-    return lambda text: client.messages.create(**_body(text))
-
-
-def _httpx(url: str) -> Callable[[str], Any]:
-    client = httpx.Client(base_url=url)
-    return lambda text: client.post("/chat/completions", json=_body(text)).raise_for_status()
-
-
 def _requests(url: str) -> Callable[[str], Any]:
     session = requests.Session()
     return lambda text: session.post(f"{url}/chat/completions", json=_body(text)).raise_for_status()
@@ -80,11 +69,7 @@ def _urllib(url: str) -> Callable[[str], Any]:
     return call
 
 
-@pytest.mark.parametrize(
-    "make",
-    [_openai, _anthropic, _httpx, _requests, _urllib],
-    ids=lambda make: make.__name__,
-)
+@pytest.mark.parametrize("make", [_openai, _requests, _urllib], ids=lambda make: make.__name__)
 async def test_calls_of_a_sync_client_go_to_their_own_attempts(rollouts, questions, make) -> None:
     found = await rollouts.run(Sync(make(rollouts.server.endpoint)), ["left", "right"])
     assert {task: questions(spans) for task, spans in found.items()} == {

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PROGRAM = """
 import multiprocessing, subprocess, sys
 import agentlightning as agl
@@ -42,11 +40,16 @@ def python(*arguments, cwd):
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
-@pytest.mark.parametrize("how", [("program.py",), ("-m", "program")])
-def test_a_program_runs_under_the_names_of_other_packages_and_so_do_the_processes_that_it_starts(how, tmp_path):
+def test_a_program_runs_under_the_names_of_other_packages_and_so_do_the_processes_that_it_starts(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
-    code, lines, errors = python("-m", "mini_agentic_rl.compat", "run", *how, "--epochs", "2", cwd=tmp_path)
+    code, lines, errors = python("-m", "mini_agentic_rl.compat", "run", "program.py", "--epochs", "2", cwd=tmp_path)
     assert (code, lines) == (0, ["['--epochs', '2']", "mini_agentic_rl", "child"]), errors
+
+
+def test_a_module_runs_under_the_names_of_other_packages(tmp_path):
+    (tmp_path / "program.py").write_text("import sys, agentlightning as a; print(a.__name__, sys.argv[1:])")
+    code, lines, errors = python("-m", "mini_agentic_rl.compat", "run", "-m", "program", "--fast", cwd=tmp_path)
+    assert (code, lines) == (0, ["mini_agentic_rl ['--fast']"]), errors
 
 
 def test_no_alias_is_there_by_default(tmp_path):

@@ -94,12 +94,6 @@ async def test_a_store_that_is_not_async_safe_gets_one_call_after_the_other() ->
     await threaded.close()
 
 
-async def test_concurrent_calls_get_different_sequence_ids(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a")
-    calls = [store.get_next_span_sequence_id(claimed.rollout_id, claimed.attempt.attempt_id) for _ in range(20)]
-    assert sorted(await asyncio.gather(*calls)) == list(range(1, 21))
-
-
 async def test_a_span_comes_back_as_it_was_stored(store: LightningStore) -> None:
     claimed = await store.start_rollout("a")
     span = span_of(
@@ -131,49 +125,17 @@ async def test_an_opentelemetry_span_gets_the_next_sequence_id(store: LightningS
     assert await store.add_otel_span(claimed.rollout_id, claimed.attempt.attempt_id, otel_span, 5) is None
 
 
-@pytest.mark.parametrize("end", ["succeeded", "failed", "cancelled"])
-async def test_the_status_of_an_ended_rollout_is_final(store: LightningStore, end: RolloutStatus) -> None:
+async def test_the_status_of_an_ended_rollout_is_final(store: LightningStore) -> None:
     claimed = await store.start_rollout("a")
-    ended = await store.update_rollout(claimed.rollout_id, status=end)
-    assert ended.status == end
+    ended = await store.update_rollout(claimed.rollout_id, status="cancelled")
+    assert ended.status == "cancelled"
     await store.add_span(span_of(claimed))
-    await store.update_attempt(claimed.rollout_id, "latest", status="succeeded" if end == "failed" else "failed")
+    await store.update_attempt(claimed.rollout_id, "latest", status="failed")
     again = await store.update_rollout(claimed.rollout_id, status="queuing", metadata={"note": 1})
-    assert (again.status, again.end_time, again.metadata) == (end, ended.end_time, {"note": 1})
+    assert (again.status, again.end_time, again.metadata) == ("cancelled", ended.end_time, {"note": 1})
     assert await store.dequeue_rollout() is None
     with pytest.raises(ValueError, match="has ended"):
         await store.start_attempt(claimed.rollout_id)
-
-
-async def test_a_failed_attempt_is_retried_until_max_attempts(store: LightningStore) -> None:
-    config = RolloutConfig(max_attempts=2, retry_condition=["failed"])
-    queued = await store.enqueue_rollout("a", config=config)
-    other = await store.enqueue_rollout("b")
-    assert await store.dequeue_rollout() is not None
-    await store.update_attempt(queued.rollout_id, "latest", status="failed")
-    assert await status_of(store, queued.rollout_id) == ("requeuing", "failed")
-    assert [rollout.rollout_id for rollout in await store.dequeue_many_rollouts(limit=5)] == [
-        other.rollout_id,
-        queued.rollout_id,
-    ]
-    attempt = await store.get_latest_attempt(queued.rollout_id)
-    assert attempt is not None
-    assert attempt.sequence_id == 2
-    await store.update_attempt(queued.rollout_id, "latest", status="failed")
-    assert await status_of(store, queued.rollout_id) == ("failed", "failed")
-    assert [attempt.sequence_id for attempt in await store.query_attempts(queued.rollout_id)] == [1, 2]
-
-
-async def test_start_attempt_ignores_max_attempts_and_drives_the_rollout(store: LightningStore) -> None:
-    first = await store.start_rollout("a")
-    second = await store.start_attempt(first.rollout_id, "w")
-    assert second.attempt.sequence_id == 2
-    await store.update_attempt(first.rollout_id, first.attempt.attempt_id, status="failed")
-    assert await status_of(store, first.rollout_id) == ("preparing", "preparing")
-    await store.add_span(span_of(first))
-    assert await status_of(store, first.rollout_id) == ("preparing", "preparing")
-    await store.update_attempt(first.rollout_id, second.attempt.attempt_id, status="succeeded")
-    assert await status_of(store, first.rollout_id) == ("succeeded", "succeeded")
 
 
 async def test_unknown_ids_are_an_error_when_something_should_change(store: LightningStore) -> None:
@@ -271,9 +233,8 @@ async def test_rollouts_are_filtered_by_status_and_id(store: LightningStore) -> 
     assert await numbers(rollout_id_contains="%") == []
 
 
-@pytest.mark.parametrize(
-    "query", [{"sort_by": "nope"}, {"sort_order": "up"}, {"limit": -2}, {"offset": -1}, {"filter_logic": "xor"}]
-)
-async def test_a_query_that_makes_no_sense_is_refused(store: LightningStore, query: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(query))):
-        await store.query_rollouts(**query)
+async def test_a_query_that_makes_no_sense_is_refused(store: LightningStore) -> None:
+    wrong: dict[str, Any] = {"sort_by": "nope", "sort_order": "up", "limit": -2, "offset": -1, "filter_logic": "xor"}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=name):
+            await store.query_rollouts(**{name: value})

@@ -11,65 +11,9 @@ import pytest
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore
 from mini_agentic_rl.types import RolloutConfig
 
-from .test_contract import span_of, status_of
+from .test_contract import status_of
 
 PassTime = Callable[[float], None]
-
-
-async def test_a_silent_attempt_becomes_unresponsive(store: LightningStore, pass_time: PassTime) -> None:
-    config = RolloutConfig(unresponsive_seconds=60, max_attempts=2, retry_condition=["unresponsive"])
-    claimed = await store.start_rollout("a", config=config)
-    assert await status_of(store, claimed.rollout_id) == ("preparing", "preparing")
-    pass_time(61)
-    assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
-    again = await store.dequeue_rollout()
-    assert again is not None
-    assert (again.rollout_id, again.attempt.sequence_id) == (claimed.rollout_id, 2)
-
-
-async def test_an_attempt_that_takes_too_long_times_out_though_it_sends_spans(
-    store: LightningStore, pass_time: PassTime
-) -> None:
-    claimed = await store.start_rollout("a", config=RolloutConfig(timeout_seconds=30, unresponsive_seconds=60))
-    await store.add_span(span_of(claimed))
-    pass_time(31)
-    assert await status_of(store, claimed.rollout_id) == ("failed", "timeout")
-    attempt = await store.get_latest_attempt(claimed.rollout_id)
-    assert attempt is not None
-    assert attempt.end_time is not None
-
-
-async def test_a_late_span_revives_an_unresponsive_attempt(store: LightningStore, pass_time: PassTime) -> None:
-    config = RolloutConfig(unresponsive_seconds=60, max_attempts=2, retry_condition=["unresponsive"])
-    claimed = await store.start_rollout("a", config=config, worker_id="w")
-    pass_time(61)
-    assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
-    await store.add_span(span_of(claimed))
-    assert await status_of(store, claimed.rollout_id) == ("running", "running")
-    assert await store.dequeue_rollout() is None
-    pass_time(61)
-    assert await status_of(store, claimed.rollout_id) == ("requeuing", "unresponsive")
-
-
-async def test_a_late_span_does_not_revive_an_attempt_that_timed_out(
-    store: LightningStore, pass_time: PassTime
-) -> None:
-    config = RolloutConfig(timeout_seconds=60, max_attempts=2, retry_condition=["timeout"])
-    claimed = await store.start_rollout("a", config=config)
-    pass_time(61)
-    assert await status_of(store, claimed.rollout_id) == ("requeuing", "timeout")
-    assert await store.add_span(span_of(claimed)) is not None
-    assert await status_of(store, claimed.rollout_id) == ("requeuing", "timeout")
-    assert len(await store.query_spans(claimed.rollout_id)) == 1
-
-
-async def test_a_new_config_changes_the_limits_of_the_running_attempt(
-    store: LightningStore, pass_time: PassTime
-) -> None:
-    claimed = await store.start_rollout("a")
-    await store.update_rollout(claimed.rollout_id, config=RolloutConfig(timeout_seconds=60))
-    pass_time(61)
-    assert await status_of(store, claimed.rollout_id) == ("failed", "timeout")
 
 
 async def test_ordinary_calls_check_health_no_oftener_than_the_debounce_says(pass_time: PassTime) -> None:
@@ -99,20 +43,6 @@ async def test_a_worker_is_busy_with_what_it_claims_and_idle_after_it(store: Lig
     assert worker.last_idle_time is not None
 
 
-async def test_a_worker_out_of_sight_is_unknown_until_it_is_heard_of(
-    store: LightningStore, pass_time: PassTime
-) -> None:
-    config = RolloutConfig(unresponsive_seconds=60, timeout_seconds=600)
-    claimed = await store.start_rollout("a", config=config, worker_id="w")
-    pass_time(61)
-    assert await status_of(store, claimed.rollout_id) == ("failed", "unresponsive")
-    assert [worker.status for worker in await store.query_workers()] == ["unknown"]
-    await store.add_span(span_of(claimed))
-    assert [worker.status for worker in await store.query_workers(status_in=["busy"])] == ["busy"]
-    await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
-    assert [worker.status for worker in await store.query_workers(worker_id_contains="w")] == ["idle"]
-
-
 async def test_heartbeats_of_many_workers_are_noted_at_once(store: LightningStore) -> None:
     await store.update_worker("w", {"cpu": 0.5})
     await store.update_many_workers({"w": {"cpu": 0.7}, "other": {}})
@@ -122,17 +52,6 @@ async def test_heartbeats_of_many_workers_are_noted_at_once(store: LightningStor
     with pytest.raises(ValueError, match="1001 heartbeats: at most 1000 at once"):
         await store.update_many_workers({str(number): {} for number in range(1001)})
     assert len(await store.query_workers()) == 2
-
-
-async def test_waiting_for_rollouts_wakes_at_the_last_end(store: LightningStore) -> None:
-    rollouts = [await store.start_rollout(n) for n in range(3)]
-    ids = [rollout.rollout_id for rollout in rollouts]
-    waiting = asyncio.create_task(store.wait_for_rollouts(rollout_ids=ids, timeout=3600))
-    for rollout_id in reversed(ids):
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        await store.update_attempt(rollout_id, "latest", status="succeeded")
-    assert [rollout.rollout_id for rollout in await asyncio.wait_for(waiting, 15)] == ids
 
 
 async def test_waiting_wakes_at_the_last_end_though_others_had_ended_before_it_began(store: LightningStore) -> None:

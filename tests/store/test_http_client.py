@@ -7,10 +7,7 @@ import contextlib
 import logging
 import math
 import multiprocessing
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -53,29 +50,6 @@ async def test_an_address_is_told_as_agent_lightning_does_and_taken_so_too(serve
     again = pickle.loads(pickle.dumps(client))
     assert (again.server_address, again._settings["retry_seconds"]) == (client.server_address, pytest.approx(0.3))
     await client.close()
-
-
-async def test_a_request_of_defaults_alone_has_an_empty_object_as_its_body() -> None:
-    bodies = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        length = int(head.partition("content-length: ")[2].partition("\r")[0] or 0)
-        bodies.append((head.split()[1].rpartition("/")[2], await reader.readexactly(length)))
-        page = b'{"items":[],"limit":-1,"offset":0,"total":0}'
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n")
-        writer.write(b"Content-Length: %d\r\n\r\n" % len(page) + page)
-        writer.close()
-
-    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
-    client = LightningStoreClient(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", retry_seconds=0)
-    await client.query_rollouts()
-    await client.query_workers()
-    with contextlib.suppress(LightningStoreError):  # the answer is that of a query
-        await client.update_rollout("ro-1")
-    await client.close()
-    listener.close()
-    assert bodies == [("search", b"{}"), ("search", b"{}"), ("ro-1", b"{}")]
 
 
 class LossyProxy:
@@ -269,15 +243,15 @@ async def test_many_calls_at_once_take_turns_and_those_that_wait_for_work_ask_on
     server = LightningStoreServer(Counting(), port=0)
     await server.start()
     client = LightningStoreClient(server.endpoint)
-    waiting = [asyncio.create_task(client.wait_for_work(600)) for _ in range(300)]
+    waiting = [asyncio.create_task(client.wait_for_work(600)) for _ in range(100)]
     hasty = [asyncio.create_task(client.wait_for_work(0.01)) for _ in range(10)]
-    await asyncio.gather(*(client.query_workers() for _ in range(300)))
+    await asyncio.gather(*(client.query_workers() for _ in range(150)))
     assert 1 < Counting.most <= 48
     assert not any(await asyncio.gather(*hasty))
     assert not any(one.done() for one in waiting)
     waiting[0].cancel()
     await client.enqueue_rollout("work")
-    assert await asyncio.gather(*waiting[1:]) == [True] * 299
+    assert await asyncio.gather(*waiting[1:]) == [True] * 99
     assert Counting.asked <= 3
     await client.close()
     await server.close()
@@ -386,43 +360,3 @@ async def test_a_pickled_server_is_a_client_with_its_key() -> None:
     assert (await server.statistics())["total_rollouts"] == 1
     await copy.close()
     await server.close()
-
-
-async def test_the_capabilities_say_what_holds(client: LightningStoreClient, server: LightningStoreServer) -> None:
-    for store in (client, server):
-        assert all(store.capabilities.values())
-        assert store.otlp_traces_endpoint() == f"{server.endpoint}/v1/traces"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no signals here: that run_forever ends by one is left unchecked")
-async def test_a_server_run_for_ever_stops_when_the_process_is_asked_to_end() -> None:
-    code = """
-import asyncio
-from mini_agentic_rl.store import InMemoryLightningStore
-from mini_agentic_rl.store import LightningStoreClient, LightningStoreServer
-
-async def main():
-    server = LightningStoreServer(InMemoryLightningStore(), port=0)
-    await server.start()
-    await LightningStoreClient(server.endpoint).enqueue_rollout("a")  # a client that is never closed
-    print(server.endpoint, flush=True)
-    await server.run_forever()
-    print("stopped", flush=True)
-
-asyncio.run(main())
-"""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert process.stdout is not None
-    client = LightningStoreClient((await process.stdout.readline()).decode().strip(), retry_seconds=0.2)
-    claimed = await client.dequeue_rollout()
-    assert claimed is not None
-    waiting = asyncio.create_task(client.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=20))
-    await asyncio.sleep(0.1)
-    process.terminate()
-    output, errors = await process.communicate()
-    assert (process.returncode, output, errors) == (0, b"stopped\n", b"")
-    with pytest.raises(LightningStoreError, match="did not answer"):
-        await waiting
-    await client.close()

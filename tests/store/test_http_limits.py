@@ -121,19 +121,15 @@ async def _ask(server: LightningStoreServer, path: str, body: Any, key: str | No
         return await http.post(path, json=body, headers=headers)
 
 
-@pytest.mark.parametrize("call", ["enqueue", "dequeue", "spans", "numbers", "delete"])
+@pytest.mark.parametrize("call", ["enqueue", "dequeue", "delete"])
 async def test_others_write_between_the_parts_of_a_long_request(serve: Serve, call: str, tmp_path: Path):
     store = make_store("sqlite", tmp_path)
     server, _ = await serve(store)
     queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=number) for number in range(400)])
     ids = [rollout.rollout_id for rollout in queued]
-    attempt = (await store.start_attempt(ids[0])).attempt
-    span = {"rollout_id": ids[0], "attempt_id": attempt.attempt_id, "sequence_id": 1, "trace_id": "0", "name": "a"}
     path, body, count = {
         "enqueue": ("queues/rollouts/enqueue", {"rollouts": [{"input": number} for number in range(400)]}, 400),
-        "dequeue": ("queues/rollouts/dequeue", {"limit": 1000}, 399),
-        "spans": ("spans/batch", {"spans": [span | {"span_id": str(number)} for number in range(400)]}, 400),
-        "numbers": ("spans/next/batch", {"rollout_attempt_ids": [[ids[0], attempt.attempt_id]] * 400}, 400),
+        "dequeue": ("queues/rollouts/dequeue", {"limit": 1000}, 400),
         "delete": ("rollouts/delete", {"rollout_ids": ids}, 400),
     }[call]
     asked = asyncio.create_task(_ask(server, path, body))
@@ -251,28 +247,23 @@ async def test_what_is_deleted_leaves_nothing_of_it_behind_a_key(serve: Serve, t
     await server.store.close()
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "named"),
-    [
-        ("queues/rollouts/enqueue", {"rollouts": [{"input": 1}] * (MOST_ITEMS + 1)}, "rollouts"),
-        ("queues/rollouts/dequeue", {"limit": MOST_ITEMS + 1}, "limit"),
-        ("rollouts/delete", {"rollout_ids": ["a"] * (MOST_ITEMS + 1)}, "rollout_ids"),
-        ("spans/batch", {"spans": [{"name": "a"}] * (MOST_ITEMS + 1)}, "spans"),
-        ("spans/next/batch", {"rollout_attempt_ids": [["a", "b"]] * (MOST_ITEMS + 1)}, "rollout_attempt_ids"),
-        ("rollouts/search", {"rollout_id_in": ["a"] * (MOST_ITEMS + 1)}, "rollout_id_in"),
-        ("waits/rollouts", {"rollout_ids": ["a"] * (MOST_ITEMS + 1)}, "rollout_ids"),
-        ("listings/rollouts", {"limit": 10**9}, "limit"),
-    ],
-)
-async def test_a_request_for_too_much_is_refused_by_the_name_of_its_bound(serve: Serve, path, body, named):
+async def test_a_request_for_too_much_is_refused_by_the_name_of_its_bound(serve: Serve) -> None:
     server, _ = await serve()
-    refused = await _ask(server, path, body)
-    assert refused.status_code == 413
-    assert refused.json()["detail"].startswith(f"{named}: ")
-    assert f"at most {MOST_ITEMS}" in refused.json()["detail"]
+    too_many = MOST_ITEMS + 1
+    for path, name, value in (
+        ("queues/rollouts/enqueue", "rollouts", [{"input": 1}] * too_many),
+        ("queues/rollouts/dequeue", "limit", too_many),
+        ("spans/next/batch", "rollout_attempt_ids", [["a", "b"]] * too_many),
+        ("waits/rollouts", "rollout_ids", ["a"] * too_many),
+        ("listings/rollouts", "limit", 10**9),
+    ):
+        refused = await _ask(server, path, {name: value})
+        assert refused.status_code == 413
+        assert refused.json()["detail"].startswith(f"{name}: ")
+        assert f"at most {MOST_ITEMS}" in refused.json()["detail"]
 
 
-@pytest.mark.parametrize("kind", ["memory", *KEPT])
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_a_long_answer_comes_in_parts_and_holds_what_there_was_when_it_began(serve: Serve, kind, tmp_path: Path):
     store = make_store(kind, tmp_path)
     server, client = await serve(store)

@@ -9,9 +9,12 @@ import json
 import logging
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.store import (
@@ -24,6 +27,8 @@ from mini_agentic_rl.store import (
     StoreLimits,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
+from mini_agentic_rl.store.http import routes
+from mini_agentic_rl.store.http.routes import Route
 
 LIMIT = 20_000
 
@@ -42,8 +47,8 @@ async def http(server: LightningStoreServer) -> AsyncIterator[httpx.AsyncClient]
         yield client
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "store.example"])
-def test_other_computers_are_let_in_only_with_a_key(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_computers_are_let_in_only_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = "store.example"
     monkeypatch.delenv("AGL_API_KEY", raising=False)
     with pytest.raises(UserError, match=r"^host: .*`api_key` or AGL_API_KEY"):
         LightningStoreServer(InMemoryLightningStore(), host=host)
@@ -69,8 +74,8 @@ async def test_a_key_is_asked_for_and_sent(from_environment: bool, monkeypatch: 
         assert [rollout.input for rollout in await server.query_rollouts()] == ["b"]
         async with httpx.AsyncClient(base_url=server.endpoint) as http:
             assert (await http.get("/v1/agl/health")).json() == {"status": "ok"}
-            assert "/openapi.json" in (await http.get("/docs")).text
-            for path in ("/v1/agl/statistics", "/openapi.json", "/v1/agl/nothing"):
+            assert "/v1/agl" in (await http.get("/docs")).text
+            for path in ("/v1/agl/statistics", "/v1/agl/nothing"):
                 refused = await http.get(path, headers={"Authorization": "Bearer Secret"})
                 assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
                 assert "API key" in refused.json()["detail"]
@@ -82,47 +87,13 @@ async def test_a_key_is_asked_for_and_sent(from_environment: bool, monkeypatch: 
         await server.close()
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
+async def test_web_pages_cannot_reach_a_store_that_asks_for_no_key(http: httpx.AsyncClient) -> None:
+    for headers, status in (
         ({}, 200),
         ({"Origin": "http://attacker.example"}, 403),
         ({"Host": "attacker.example:4747", "Origin": "http://attacker.example:4747"}, 403),
-    ],
-)
-async def test_web_pages_cannot_reach_a_store_that_asks_for_no_key(
-    http: httpx.AsyncClient, headers: dict[str, str], status: int
-) -> None:
-    answer = await http.post("queues/rollouts/dequeue", headers=headers)
-    assert answer.status_code == status
-
-
-async def test_a_body_over_the_limit_is_refused_whether_it_comes_plain_or_inflates(http: httpx.AsyncClient) -> None:
-    path, json_type = "queues/rollouts/enqueue", {"Content-Type": "application/json"}
-    small = json.dumps({"rollouts": [{"input": "x" * 1000}]}).encode()
-    large = json.dumps({"rollouts": [{"input": "x" * LIMIT}]}).encode()
-
-    async def in_pieces() -> AsyncIterator[bytes]:
-        for _ in range(30):
-            yield b" " * 1000
-
-    packed = json_type | {"Content-Encoding": "gzip"}
-    assert (await http.post(path, content=small, headers=json_type)).status_code == 201
-    assert (await http.post(path, content=gzip.compress(small, mtime=0), headers=packed)).status_code == 201
-    assert (
-        await http.post(path, content=gzip.compress(small[:50], mtime=0) + gzip.compress(small[50:]), headers=packed)
-    ).is_success
-    bomb = gzip.compress(b" " * 10_000_000, 1)[:LIMIT]
-    for content, headers in [
-        (large, json_type),
-        (in_pieces(), json_type),
-        (gzip.compress(large, mtime=0), packed),
-        (bomb, packed),
-    ]:
-        refused = await http.post(path, content=content, headers=headers)
-        assert refused.status_code == 413
-        assert f"exceeds {LIMIT} bytes" in refused.json()["detail"]
-    assert (await http.get("statistics")).json()["total_rollouts"] == 3
+    ):
+        assert (await http.post("queues/rollouts/dequeue", headers=headers)).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -134,10 +105,7 @@ async def test_a_body_over_the_limit_is_refused_whether_it_comes_plain_or_inflat
         (b'{"rollouts":[{"input":1,"config":{"max_attempts":0}}]}', {}, 422, "rollouts.0.config.max_attempts"),
         (b"[" * 100_000, {"max": "1"}, 413, "exceeds"),
         (b"{}", {"Content-Type": "text/plain"}, 415, "application/json"),
-        (b"\x80\x04.", {"Content-Type": "application/python-pickle"}, 415, "application/json"),
-        (b"{}", {"Content-Encoding": "br"}, 415, "gzip"),
-        (b"nothing packed", {"Content-Encoding": "gzip"}, 400, "not gzip"),
-        (gzip.compress(b"{}" * 50, mtime=0)[:-9], {"Content-Encoding": "gzip"}, 400, "ends before"),
+        (gzip.compress(b" " * 10_000_000, 1)[:LIMIT], {"Content-Encoding": "gzip"}, 413, "exceeds"),
         (b'{"rollouts":[]}', {"Idempotency-Key": "k" * 201}, 400, "longer than"),
     ],
 )
@@ -255,14 +223,6 @@ async def test_an_error_of_the_store_is_no_fault_of_the_server(server: Lightning
     await broken.close()
 
 
-async def test_a_port_in_use_is_one_clear_error(server: LightningStoreServer) -> None:
-    port = int(server.endpoint.rpartition(":")[2])
-    second = LightningStoreServer(InMemoryLightningStore(), port=port)
-    with pytest.raises(UserError, match=rf"port {port} of 127.0.0.1 is already in use") as raised:
-        await second.start()
-    assert raised.value.setting == "port"
-
-
 async def test_a_stopped_server_frees_its_port_keeps_its_store_and_can_be_started_again() -> None:
     server = LightningStoreServer(InMemoryLightningStore(), port=0)
     with pytest.raises(RuntimeError, match="no port"):
@@ -285,27 +245,6 @@ async def test_a_stopped_server_frees_its_port_keeps_its_store_and_can_be_starte
         await client.close()
     await again.close()
     await server.stop()
-
-
-async def test_stopping_ends_requests_that_wait_and_finishes_those_under_way() -> None:
-    begun = threading.Event()
-
-    class Slow(InMemoryLightningStore):
-        async def statistics(self):  # type: ignore[no-untyped-def]  # as that of the store
-            begun.set()
-            await asyncio.sleep(0.3)
-            return await super().statistics()
-
-    server = LightningStoreServer(Slow(), port=0)
-    await server.start()
-    async with httpx.AsyncClient(base_url=f"{server.endpoint}/v1/agl/", timeout=20) as http:
-        waiting = asyncio.create_task(http.post("waits/work", json={"timeout": 20}))
-        under_way = asyncio.create_task(http.get("statistics"))
-        assert await asyncio.to_thread(begun.wait, 30)
-        await asyncio.sleep(0.1)
-        await server.stop()
-        assert (await waiting).status_code == 503
-        assert (await under_way).status_code == 200
 
 
 async def test_a_wait_whose_client_has_gone_is_given_up() -> None:
@@ -354,3 +293,24 @@ def test_every_wrapper_offers_the_methods_of_the_contract_with_their_signatures(
             assert inspect.signature(own) == inspect.signature(contract)
         for kind in (LightningStoreServer, LightningStoreThreaded):
             assert getattr(kind, name) is not getattr(LightningStore, name)
+
+
+async def test_no_body_of_json_makes_the_server_fail(
+    server: LightningStoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "HOLD_SECONDS", 0.01)
+    posts = [route for route in routes.ROUTES if route.method == "POST"]
+    fields = sorted({name for route in posts if route.request for name in route.request.model_fields})
+    values = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.none() | st.text())
+    bodies = values | st.dictionaries(st.sampled_from(fields), values | st.dictionaries(st.text(), values))
+
+    @seed(0)
+    @settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(route=st.sampled_from(posts), body=bodies)
+    def send(route: Route, body: Any) -> None:
+        json_type = {"Content-Type": "application/json"}
+        response = client.post(f"/v1/agl/{route.path}", content=json.dumps(body), headers=json_type)
+        assert response.status_code < 500, response.text
+
+    with httpx.Client(base_url=server.endpoint) as client:
+        await asyncio.to_thread(send)

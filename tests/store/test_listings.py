@@ -170,11 +170,11 @@ async def test_a_search_looks_at_a_bounded_number_of_rollouts(
     await store.close()
 
 
-@pytest.mark.parametrize("page", [{"limit": 0}, {"limit": 1001}, {"before": -1}])
-async def test_a_page_out_of_range_is_refused(store: LightningStore, page: dict[str, int]) -> None:
+async def test_a_page_out_of_range_is_refused(store: LightningStore) -> None:
     for method in (store.list_rollouts, store.list_groups):
-        with pytest.raises(ValueError, match=next(iter(page))):
-            await method(**page)
+        for name, value in (("limit", 0), ("limit", 1001), ("before", -1)):
+            with pytest.raises(ValueError, match=name):
+                await method(**{name: value})
 
 
 async def test_one_large_rollout_is_deleted_in_slices(store: LightningStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 from opentelemetry.sdk.resources import Resource
@@ -164,13 +163,10 @@ def _raw_request(attributes: dict[str, str], *, trace_id: bytes = b"\x01" * 16, 
     return _field(1, _field(1, b"") + _field(2, _field(2, span)))
 
 
-@pytest.mark.parametrize("packed", [False, True])
-async def test_bytes_made_by_hand_are_understood(server: LightningStoreServer, packed: bool) -> None:
+async def test_bytes_made_by_hand_are_understood(server: LightningStoreServer) -> None:
     claimed = await server.start_rollout("task")
     body = _raw_request({**_names(claimed), "agentlightning.span_sequence_id": "7"})
-    response = await (
-        _post(server, gzip.compress(body), **{"Content-Encoding": "gzip"}) if packed else _post(server, body)
-    )
+    response = await _post(server, gzip.compress(body), **{"Content-Encoding": "gzip"})
     assert (response.status_code, response.content) == (200, b"")
     (span,) = await server.query_spans(claimed.rollout_id)
     assert (span.name, span.sequence_id, span.trace_id, span.span_id) == ("naïve", 7, "01" * 16, "02" * 8)
@@ -230,16 +226,15 @@ async def test_spans_of_unknown_attempts_cost_no_write_of_their_own(
     await store.close()
 
 
-@pytest.mark.parametrize("given_id", ["0", "-3", "many", "9" * 30, ""])
-async def test_a_sequence_id_that_is_none_is_replaced_by_the_next_one(
-    server: LightningStoreServer, given_id: str
-) -> None:
+async def test_a_sequence_id_that_is_none_is_replaced_by_the_next_one(server: LightningStoreServer) -> None:
     claimed = await server.start_rollout("task")
     ids = (claimed.rollout_id, claimed.attempt.attempt_id)
     assert await server.get_next_span_sequence_id(*ids) == 1
-    body = _raw_request({**_names(claimed), "agentlightning.span_sequence_id": given_id})
-    assert _rejected(await _post(server, body)) == (0, "")
-    assert [span.sequence_id for span in await server.query_spans(claimed.rollout_id)] == [2]
+    for number, given_id in enumerate(["0", "-3", "many", "9" * 30, ""], 1):
+        attributes = {**_names(claimed), "agentlightning.span_sequence_id": given_id}
+        body = _raw_request(attributes, span_id=bytes([number]) * 8)
+        assert _rejected(await _post(server, body)) == (0, "")
+    assert [span.sequence_id for span in await server.query_spans(claimed.rollout_id)] == [2, 3, 4, 5, 6]
 
 
 async def test_what_is_no_export_is_refused_as_otlp_asks(server: LightningStoreServer) -> None:
@@ -271,18 +266,16 @@ async def test_spans_are_asked_for_again_when_the_store_cannot_take_them() -> No
     await server.close()
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=30, suppress_health_check=list(HealthCheck), database=None)
 @given(noise=st.binary(max_size=200), at=st.integers(0, 400), text=st.text(max_size=300))
 def test_no_bytes_break_the_intake(noise: bytes, at: int, text: str) -> None:
     good = _raw_request({"agentlightning.rollout_id": text, "agentlightning.attempt_id": text})
 
     async def ingest() -> None:
-        store = InMemoryLightningStore()
+        intake = OtlpIntake(InMemoryLightningStore())
         for body in (noise, good[:at] + noise, good[:at] + noise + good[at:]):
             with contextlib.suppress(ValueError):  # it says that the body is no export
-                ExportTraceServiceResponse.FromString(await OtlpIntake(store).export_response(body))
+                ExportTraceServiceResponse.FromString(await intake.export_response(body))
 
     asyncio.run(ingest())
-    assert ExportTraceServiceRequest.FromString(good).resource_spans
-    told = status_message(text)
-    assert told.endswith(text.encode())
+    assert status_message(text).endswith(text.encode())

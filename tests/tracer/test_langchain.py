@@ -47,8 +47,7 @@ def _graph(asynchronous: bool):
     return graph.compile()
 
 
-@pytest.mark.parametrize("make_tracer", [OtelTracer, DummyTracer])
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(("make_tracer", "asynchronous"), [(OtelTracer, False), (DummyTracer, True)])
 async def test_nodes_and_tools_become_spans_of_the_trace(make_tracer, asynchronous):
     tracer: Any = make_tracer()
     handler = tracer.get_langchain_handler()

@@ -14,8 +14,11 @@ import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from opentelemetry import trace
 
 from mini_agentic_rl import InMemoryLightningStore, LightningStoreServer, get_message_value
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.tracer import otel as otel_tracer
 
 BEGIN = """
     import asyncio, json
@@ -98,18 +101,11 @@ def test_a_provider_that_is_there_is_kept_and_its_exporter_goes_on():
     assert is_same
 
 
-def test_a_provider_that_takes_no_processors_is_refused():
-    error = _python(
-        """
-        from mini_agentic_rl.errors import UserError
-        trace.set_tracer_provider(trace.NoOpTracerProvider())
-        try:
-            agl.init()
-        except UserError as found:
-            print(json.dumps(str(found)))
-        """
-    )
-    assert "NoOpTracerProvider" in error
+def test_a_provider_that_takes_no_processors_is_refused(monkeypatch):
+    monkeypatch.setattr(otel_tracer, "_done", [])
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.NoOpTracerProvider)
+    with pytest.raises(UserError, match="NoOpTracerProvider"):
+        otel_tracer.init()
 
 
 @pytest.fixture

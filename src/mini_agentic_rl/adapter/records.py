@@ -96,6 +96,7 @@ def _record(span: Span, tree: Hierarchy) -> CompletionRecord | None:
     if missing:
         logger.warning("LLM call %s of rollout %s has no %s: left out", span.span_id, span.rollout_id, missing)
         return None
+    versions = facts.get(Key.POLICY_VERSIONS)  # of each token, unless all have the same
     try:
         return CompletionRecord(
             prompt_ids=np.asarray(facts[Key.PROMPT_TOKEN_IDS], dtype=np.int64),
@@ -103,7 +104,7 @@ def _record(span: Span, tree: Hierarchy) -> CompletionRecord | None:
             logprobs=np.asarray(facts[Key.RESPONSE_LOGPROBS], dtype=np.float32),
             forced=_forced(facts),
             version=int(facts.get(Key.POLICY_VERSION, 0)),
-            versions=_versions(facts),
+            versions=np.asarray(versions, dtype=np.int64) if versions else None,
             finish_reason=_finish_reason(facts.get(Key.FINISH_REASONS)),
             rollout_id=span.rollout_id,
             attempt_id=span.attempt_id,
@@ -134,12 +135,6 @@ def _forced(facts: Mapping[str, Any]) -> npt.NDArray[np.bool_] | None:
     forced = np.zeros(size, np.bool_)
     forced[np.asarray(positions, np.int64)] = True
     return forced
-
-
-def _versions(facts: Mapping[str, Any]) -> npt.NDArray[np.int64] | None:
-    """Return the policy version of each token; None if all have the same."""
-    versions = facts.get(Key.POLICY_VERSIONS)
-    return np.asarray(versions, dtype=np.int64) if versions else None
 
 
 def _finish_reason(reasons: Sequence[str] | str | None) -> FinishReason:

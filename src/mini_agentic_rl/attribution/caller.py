@@ -192,12 +192,6 @@ def gateway_stopped(url: str) -> None:
         _gateways[origin_of_url(url)] -= 1
 
 
-def gateway_is_ours(origin: Origin) -> bool:
-    """Return True if this process serves a gateway at this origin."""
-    with _lock:
-        return _gateways[origin] > 0
-
-
 @contextmanager
 def running(attempt: CallingAttempt) -> Iterator[None]:
     """Set the attempt of this context, and count it as running, for the duration of a block."""
@@ -211,12 +205,6 @@ def running(attempt: CallingAttempt) -> Iterator[None]:
             _running[attempt] -= 1
             if not _running[attempt]:
                 del _running[attempt]
-
-
-def running_attempts() -> Collection[CallingAttempt]:
-    """Return the attempts whose agents run in this process."""
-    with _lock:
-        return list(_running)
 
 
 def calling_attempt() -> CallingAttempt:
@@ -292,14 +280,9 @@ def rollout_environment(llm: str | None = None) -> dict[str, str]:
     }
 
 
-def attempt_of_environment() -> tuple[CallingAttempt, str | None] | None:
-    """Return the attempt and the agent in the environment of this process; None without an attempt."""
-    text = os.environ.get(ATTEMPT_VARIABLE)
-    return None if not text else _parsed(text, os.environ.get(GATEWAYS_VARIABLE, ""))
-
-
 @lru_cache(maxsize=64)
-def _parsed(text: str, gateways: str) -> tuple[CallingAttempt, str | None] | None:
+def _attempt_in(text: str, gateways: str) -> tuple[CallingAttempt, str | None] | None:
+    """Return the attempt and the agent that the environment variables name; None without an attempt."""
     named = read_baggage([text])
     if named.rollout_id is None or named.attempt_id is None:
         return None
@@ -322,15 +305,17 @@ def names_for(origin: Origin) -> NamedCall | None:
     The context names the attempt, else the environment. If neither does while agents run in this process, the call is
     marked as unnamed.
     """
-    where, agent, running = current.get(), current_agent(), running_attempts()
+    where, agent = current.get(), current_agent()
     if isinstance(where, Outside):
         return None
-    ours = gateway_is_ours(origin)
+    with _lock:
+        running, ours = list(_running), _gateways[origin] > 0
     if where is not None:
         if not ours and origin not in where.origins:
             return None
         return where.named(agent) if where in running else NamedCall(agent=agent, unnamed=ENDED)
-    inherited = attempt_of_environment()
+    text = os.environ.get(ATTEMPT_VARIABLE)
+    inherited = _attempt_in(text, os.environ.get(GATEWAYS_VARIABLE, "")) if text else None
     if inherited is not None:
         attempt, its_agent = inherited
         return attempt.named(agent or its_agent) if ours or origin in attempt.origins else None

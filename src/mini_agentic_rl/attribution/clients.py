@@ -24,16 +24,6 @@ from ..types import NamedResources, ProxyLLM
 from .caller import HEADER, CallingAttempt, Origin, current, names_for, origin_of, origins_of, running
 
 
-def follow_threads() -> None:
-    """Make threads run in the context of their starter."""
-    wrapt.wrap_function_wrapper(threading, "Thread.start", _start)
-
-
-def follow_pools(module: ModuleType) -> None:
-    """Make the jobs of thread pools run in the context of their submitter; `module` defines the pools."""
-    wrapt.wrap_function_wrapper(module, "ThreadPoolExecutor.submit", _submit)
-
-
 def _start(
     wrapped: Callable[[], None], thread: threading.Thread, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
@@ -69,9 +59,14 @@ def watch_clients() -> None:
         if _watching:
             return
         _watching.append(True)
-    follow_threads()
-    for module, hook in _HOOKS.items():
-        wrapt.register_post_import_hook(hook, module)
+    wrapt.wrap_function_wrapper(threading, "Thread.start", _start)
+    for module in _WRAPPERS:
+        wrapt.register_post_import_hook(_wrap, module)
+
+
+def _wrap(module: ModuleType) -> None:
+    for name, wrapper in _WRAPPERS[module.__name__].items():
+        wrapt.wrap_function_wrapper(module, name, wrapper)
 
 
 def _header(origin: Origin) -> str:
@@ -135,26 +130,18 @@ def _putrequest(wrapped: Callable[..., Any], connection: Any, args: tuple[Any, .
     return result
 
 
-def _on_httpx(module: ModuleType) -> None:
-    wrapt.wrap_function_wrapper(module, "HTTPTransport.handle_request", _httpx_sync)
-    wrapt.wrap_function_wrapper(module, "AsyncHTTPTransport.handle_async_request", _httpx_async)
-
-
-def _on_aiohttp(module: ModuleType) -> None:
-    wrapt.wrap_function_wrapper(module, "ClientRequest.send", _aiohttp_send)
-
-
-def _on_http_client(module: ModuleType) -> None:
-    wrapt.wrap_function_wrapper(module, "HTTPConnection.putrequest", _putrequest)
-
-
-_HOOKS: Final[dict[str, Callable[[ModuleType], None]]] = {
-    "httpx": _on_httpx,
-    "httpx2": _on_httpx,
-    "aiohttp.client_reqrep": _on_aiohttp,
-    "http.client": _on_http_client,
-    "concurrent.futures.thread": follow_pools,
+_HTTPX: Final = {
+    "HTTPTransport.handle_request": _httpx_sync,
+    "AsyncHTTPTransport.handle_async_request": _httpx_async,
 }
+_WRAPPERS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
+    "httpx": _HTTPX,
+    "httpx2": _HTTPX,
+    "aiohttp.client_reqrep": {"ClientRequest.send": _aiohttp_send},
+    "http.client": {"HTTPConnection.putrequest": _putrequest},
+    "concurrent.futures.thread": {"ThreadPoolExecutor.submit": _submit},
+}
+"""Wrappers by module and name of the wrapped function."""
 
 
 @contextmanager

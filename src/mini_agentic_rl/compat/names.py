@@ -27,11 +27,11 @@ MOVED: Final[dict[str, str]] = {
     "emitter.annotation": "emitter.emit",
     "env_var": "config",
     "execution.events": "execution.base",
-    "instrumentation": "compat.instrumentation",
-    "instrumentation.agentops": "compat.instrumentation",
-    "instrumentation.agentops_langchain": "compat.instrumentation",
-    "instrumentation.litellm": "compat.instrumentation",
-    "instrumentation.vllm": "compat.instrumentation",
+    "instrumentation": "compat.stand_ins",
+    "instrumentation.agentops": "compat.stand_ins",
+    "instrumentation.agentops_langchain": "compat.stand_ins",
+    "instrumentation.litellm": "compat.stand_ins",
+    "instrumentation.vllm": "compat.stand_ins",
     "litagent.decorator": "litagent.agent",
     "litagent.litagent": "litagent.agent",
     "llm_proxy": "gateway.proxy",
@@ -45,9 +45,13 @@ MOVED: Final[dict[str, str]] = {
     "tracer.agentops": "integrations.tracers.agentops",
     "trainer.init_utils": "trainer.components",
     "types.tracer": "types.spans",
-    # for `from agentlightning.utils import otel`, as `utils` is `compat`
-    "compat.otel": "emitter.attributes",
+    "utils.id": "compat.stand_ins",
     "utils.otel": "emitter.attributes",
+    "utils.server_launcher": "compat.stand_ins",
+    # for `from agentlightning.utils import otel`, as `utils` is `compat`
+    "compat.id": "compat.stand_ins",
+    "compat.otel": "emitter.attributes",
+    "compat.server_launcher": "compat.stand_ins",
     # those of agent-framework-lab-lightning
     "tracer.agent_framework": "integrations.tracers.agentops",
     # the names of the package before this one

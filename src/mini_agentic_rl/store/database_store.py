@@ -254,7 +254,7 @@ class DatabaseStore(LedgerStore):
 
     def _watch_ends(self) -> bool:
         with self._watch_lock:
-            lingered = not self._notifier.anybody and time.monotonic() - self._waited_at > _LINGER_SECONDS
+            lingered = not self._notifier.has_listeners and time.monotonic() - self._waited_at > _LINGER_SECONDS
             if self._closing or lingered:
                 self._watcher = None
                 return True
@@ -262,7 +262,7 @@ class DatabaseStore(LedgerStore):
 
     def _announce_news(self) -> None:
         """Wake the callers whose wait has ended, then pause, so that polling takes a bounded share of the CPU."""
-        if not self._notifier.anybody:
+        if not self._notifier.has_listeners:
             return
         started = time.monotonic()
         missing = sorted(self._notifier.missing())

@@ -27,7 +27,6 @@ from ..types import (
     AttemptStatus,
     EnqueueRolloutRequest,
     NamedResources,
-    PaginatedResult,
     ResourcesUpdate,
     Rollout,
     RolloutConfig,
@@ -148,10 +147,6 @@ class Ledger:
                 scope["attempt_id"] = "" if latest is None else latest.attempt_id
         return Query(QUERIES[method], conditions(scope), conditions(filters), logic, **order)
 
-    def select(self, method: str, arguments: Mapping[str, Any]) -> PaginatedResult[Any]:
-        """Return the result of a call of one of the methods in `QUERIES`; arguments as in `query`."""
-        return self.tables.select(self.query(method, arguments))
-
     def list_rollouts(self, *, before: int | None = None, limit: int = 100, **conditions: Any) -> RolloutPage:
         check_page(before, limit)
         return self.tables.list_rollouts(RolloutFilter(**conditions), before, limit)
@@ -167,15 +162,6 @@ class Ledger:
     def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         row = self.tables.rollout(rollout_id)
         return None if row is None else row[1]
-
-    def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
-        return self.tables.resources(resources_id)
-
-    def get_latest_resources(self) -> ResourcesUpdate | None:
-        return self.tables.latest_resources()
-
-    def get_worker_by_id(self, worker_id: str) -> Worker | None:
-        return self.tables.worker(worker_id)
 
     def update_rollout(
         self,

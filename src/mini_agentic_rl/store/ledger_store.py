@@ -12,7 +12,7 @@ import inspect
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -197,7 +197,7 @@ class LedgerStore(LightningStore):
         return result, FOR_EVER if deadline is None else monotonic_of(deadline)
 
 
-# The other methods of the contract are one transaction each: a method of the ledger, or a query.
+# The other methods of the contract are one transaction each: a method of the ledger, a read of the tables, or a query.
 
 _WRITES: Final = (
     "start_rollout",
@@ -208,15 +208,15 @@ _WRITES: Final = (
     "update_resources",
     "update_worker",
 )
-_READS: Final = (
-    "list_rollouts",
-    "list_groups",
-    "get_rollout_by_id",
-    "get_latest_attempt",
-    "get_resources_by_id",
-    "get_latest_resources",
-    "get_worker_by_id",
-)
+_READS: Final[dict[str, Callable[..., Any]]] = {
+    "list_rollouts": Ledger.list_rollouts,
+    "list_groups": Ledger.list_groups,
+    "get_rollout_by_id": Ledger.get_rollout_by_id,
+    "get_latest_attempt": Ledger.get_latest_attempt,
+    "get_resources_by_id": lambda ledger, resources_id: ledger.tables.resources(resources_id),
+    "get_latest_resources": lambda ledger: ledger.tables.latest_resources(),
+    "get_worker_by_id": lambda ledger, worker_id: ledger.tables.worker(worker_id),
+}
 _SIGNATURES: Final = {name: inspect.signature(getattr(LightningStore, name)) for name in QUERIES}
 
 
@@ -226,35 +226,28 @@ def _with_defaults(query: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     return {name: value for name, value in bound.arguments.items() if name != "self"}
 
 
-def _writing(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    operation = getattr(Ledger, name)
-
-    async def write(self: LedgerStore, *args: Any, **kwargs: Any) -> Any:
-        return await self._write(once(lambda ledger: operation(ledger, *args, **kwargs), 0))
-
-    return write
+def _select(query: str, ledger: Ledger, *args: Any, **kwargs: Any) -> PaginatedResult[Any]:
+    return ledger.tables.select(ledger.query(query, _with_defaults(query, args, kwargs)))
 
 
-def _reading(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    operation = getattr(Ledger, name)
+def _define(name: str, operation: Callable[..., Any], *, writes: bool = False) -> None:
+    """Define a method of `LedgerStore` that runs `operation(ledger, …)`."""
 
-    async def read(self: LedgerStore, *args: Any, **kwargs: Any) -> Any:
-        return await self._read(lambda ledger: operation(ledger, *args, **kwargs))
+    async def method(self: LedgerStore, *args: Any, **kwargs: Any) -> Any:
+        def run(ledger: Ledger) -> Any:
+            return operation(ledger, *args, **kwargs)
 
-    return read
+        return await (self._write(once(run, 0)) if writes else self._read(run))
 
-
-def _querying(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    async def query(self: LedgerStore, *args: Any, **kwargs: Any) -> Any:
-        arguments = _with_defaults(name, args, kwargs)
-        return await self._read(lambda ledger: ledger.select(name, arguments))
-
-    return query
+    setattr(LedgerStore, name, as_in_contract(method, LedgerStore, name))
 
 
-for _make, _names in ((_writing, _WRITES), (_reading, _READS), (_querying, QUERIES)):
-    for _name in _names:
-        setattr(LedgerStore, _name, as_in_contract(_make(_name), LedgerStore, _name))
+for _name in _WRITES:
+    _define(_name, getattr(Ledger, _name), writes=True)
+for _name, _operation in _READS.items():
+    _define(_name, _operation)
+for _name in QUERIES:
+    _define(_name, partial(_select, _name))
 
 
 def has_overdue(ledger: Ledger) -> bool:
@@ -342,7 +335,7 @@ class Notifier:
             return set().union(*(listener.missing for listener in self._listeners))
 
     @property
-    def anybody(self) -> bool:
+    def has_listeners(self) -> bool:
         """True if there is a listener."""
         return bool(self._listeners)
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from ..semconv import AGL_ANNOTATION, AGL_REWARD, CompletionSpanAttributes, LightningSpanAttributes
-from ..types import Attempt, AttemptedRollout, Rollout, RolloutStatus, Span
+from ..types import Attempt, AttemptedRollout, Rollout, RolloutStatus
 
 MAX_LISTED: Final = 1000
 """Most rollouts or groups of one page."""
@@ -191,11 +191,6 @@ def _agentops_reward(output: Any) -> Any:
 
 LLM_CALL_SPAN: Final = CompletionSpanAttributes.SPAN_NAME
 """Name of the spans of LLM calls: the longest ones, and never with a reward."""
-
-
-def span_reward(span: Span) -> float | None:
-    """Return the reward that a store lists for a span; None for spans without one."""
-    return stored_reward(span.name, span.attributes)
 
 
 def stored_reward(name: str, attributes: Mapping[str, Any]) -> float | None:

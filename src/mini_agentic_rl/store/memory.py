@@ -21,7 +21,7 @@ from . import lifecycle
 from .base import LightningStoreCapabilities, LightningStoreStatistics
 from .ledger import Changes, Ledger
 from .ledger_store import LedgerStore
-from .listing import GroupPage, RolloutFilter, RolloutGroup, RolloutPage, span_reward, step_and_group
+from .listing import GroupPage, RolloutFilter, RolloutGroup, RolloutPage, step_and_group, stored_reward
 from .tables import MOST_OUTCOMES, Kind, Query, body_json
 
 T = TypeVar("T")
@@ -251,7 +251,7 @@ class MemoryTables:
                 stored.append(span)
                 if span.sequence_id > row.last_number:
                     row.last_number = span.sequence_id
-                reward = span_reward(span)
+                reward = stored_reward(span.name, span.attributes)
                 if reward is not None and span.sequence_id >= row.reward_number:
                     row.reward, row.reward_number = reward, span.sequence_id
         rollout.spans.extend(stored)

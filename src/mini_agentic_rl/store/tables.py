@@ -30,7 +30,7 @@ from ..types import (
 )
 from .base import LightningStoreError, LightningStoreStatistics
 from .lifecycle import construct
-from .listing import GroupPage, RolloutFilter, RolloutPage, span_reward, step_and_group
+from .listing import GroupPage, RolloutFilter, RolloutPage, step_and_group, stored_reward
 
 T = TypeVar("T")
 
@@ -405,7 +405,7 @@ def attempt_of(row: Row, prefix: str = "") -> Attempt:
 def span_columns(span: Span) -> Values:
     """Return the columns of a span; fields without a column go into `body_json`."""
     values: Values = {name: getattr(span, name) for name in _SPAN_COLUMNS}
-    values["reward"] = span_reward(span)
+    values["reward"] = stored_reward(span.name, span.attributes)
     values["body_json"] = body_json(span)
     return values
 

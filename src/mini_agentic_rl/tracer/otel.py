@@ -32,7 +32,7 @@ from opentelemetry.trace import StatusCode as OtelStatusCode
 from ..config import LightningEnvVar, resolve_str_env_var
 from ..errors import MissingPackageError, UserError
 from ..semconv import LightningResourceAttributes
-from ..types import Attributes, Span, SpanCoreFields, TraceStatus
+from ..types import Attributes, Span, SpanCoreFields
 from .base import Tracer, get_open_trace, recipe_of, remember_init, set_process_tracer
 from .spans import OpenSpan, Trace
 
@@ -109,7 +109,8 @@ class _OtelSpan(OpenSpan):
         self.record_status("ERROR", f"{type(exception).__name__}: {exception}")
 
     def record_status(self, status_code: str, description: str | None = None) -> None:
-        self._span.set_status(_otel_status(TraceStatus(status_code=status_code, description=description)))
+        code = OtelStatusCode[status_code]
+        self._span.set_status(Status(code, description if code is OtelStatusCode.ERROR else None))
 
     def get_recorded_span(self) -> SpanCoreFields:
         if not isinstance(self._span, ReadableSpan):  # the sampler of a foreign provider dropped it
@@ -217,11 +218,6 @@ def tracer_of(provider: TracerProvider) -> otel.Tracer:
 
 def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1e9)
-
-
-def _otel_status(status: TraceStatus) -> Status:
-    code = OtelStatusCode[status.status_code]
-    return Status(code, status.description if code is OtelStatusCode.ERROR else None)
 
 
 _ENDPOINT_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")

@@ -25,7 +25,7 @@ from mini_agentic_rl.types import AttemptedRollout, EnqueueRolloutRequest, Rollo
 from store import test_clock, test_concurrency, test_contract, test_health, test_listings, test_open
 from store.conftest import MAKERS, opened_store, pass_time, set_clock
 from store.test_contract import check_reopened, span_of
-from store.test_properties import AskedMachine, run_machine
+from store.test_properties import StoreMachine, run_machine
 
 from .mongo_server import MongoServer, mongo_url, needs_mongo, needs_own_mongo, new_database
 
@@ -52,7 +52,7 @@ for _module in (test_clock, test_concurrency, test_contract, test_health, test_l
 
 
 def test_the_store_and_the_model_of_the_contract_never_differ() -> None:
-    run_machine(lambda: AskedMachine("mongo"), 1, derandomize=True)
+    run_machine(lambda: StoreMachine("mongo"), 1, derandomize=True)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ from ..ledger import carried_out_once
 from ..ledger_store import LedgerStore
 from . import routes
 from .otlp import PROTOBUF, OtlpIntake, TooMuchError, status_message
-from .routes import Route, store_document
+from .routes import Route
 from .wire_json import TooManyItemsError, check_counts, encode, is_large
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,7 @@ logger = logging.getLogger(__name__)
 _LONGEST_KEY: Final = 200
 _ABOUT: Final = (
     "The rollouts, attempts and spans of a training, for an algorithm and runners elsewhere; agl rollouts list --store "
-    "ADDRESS looks into it, and /openapi.json describes it. Where a key is set (AGL_API_KEY), requests carry "
-    "'Authorization: Bearer KEY'."
+    "ADDRESS looks into it. Where a key is set (AGL_API_KEY), requests carry 'Authorization: Bearer KEY'."
 )
 
 
@@ -294,7 +293,6 @@ def create_app(
             ),
             HttpRoute(routes.METRICS, scrape, methods=["GET"]),
         ],
-        openapi=lambda: store_document(limits.max_body_bytes),
         open_paths=(*PAGES, routes.HEALTH, routes.METRICS),
         origins=origins,
         pages=pages,

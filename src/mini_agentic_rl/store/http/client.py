@@ -352,7 +352,8 @@ class LightningStoreClient(ForwardingStore):
                 request = self._work_request = asyncio.create_task(
                     self._ask(_WORK, arguments, _WORK.body_of(arguments), waiting=left)
                 )
-                request.add_done_callback(_retrieve_error)
+                # Its callers may have been cancelled: retrieve its error.
+                request.add_done_callback(lambda done: done.cancelled() or done.exception())
                 await asyncio.wait({request})
             if request.done() and request.result():
                 return True
@@ -481,12 +482,6 @@ class LightningStoreClient(ForwardingStore):
         if error_type == "LightningStoreError":
             return LightningStoreError(detail)
         return LightningStoreError(f"the store server at {self.server_address_root} failed ({status}): {detail}")
-
-
-def _retrieve_error(request: asyncio.Task[Any]) -> None:
-    """Retrieve the error of a request whose callers may have been cancelled."""
-    if not request.cancelled():
-        request.exception()
 
 
 class _NotServedError(LightningStoreError):

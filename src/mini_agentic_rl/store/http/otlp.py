@@ -16,7 +16,7 @@ import asyncio
 import base64
 import logging
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -49,7 +49,6 @@ _HAS_IS_REMOTE: Final = 0x100
 _IS_REMOTE: Final = 0x200
 _TO_BE_NUMBERED: Final = 0
 _REASONS_SHOWN: Final = 5
-_REASONS_KEPT: Final = 100
 _LONGEST_REASON: Final = 300
 _LONGEST_NAME_SHOWN: Final = 100
 _SPANS_A_SLICE: Final = 500
@@ -80,79 +79,59 @@ class OtlpIntake:
             LightningStoreError: the store fails; send the spans again.
         """
         run = partial(asyncio.get_running_loop().run_in_executor, self._thread)
-        finder, found = find_spans(body), None
+        finder, places = find_spans(body), None
         try:
-            while found is None:
-                found = await run(_stepped, finder)
+            while places is None:
+                places = await run(_stepped, finder)
         except TooMuchError:
             raise
         except ValueError as error:
             raise ValueError(f"the body is no ExportTraceServiceRequest: {error}") from None
-        refused = Refusals()
-        decoder = _Decoder(body, found, refused)
-        for part in _slices(found):
+        refused: Counter[str] = Counter()
+        decoder = _Decoder(body, places, refused)
+        for part in _slices(places):
             spans = await run(decoder.spans_of, part)
             await _store_spans(self._store, spans, refused)
         response = ExportTraceServiceResponse()
-        if refused.count:
-            reasons = refused.reasons()
-            response.partial_success.rejected_spans = refused.count
+        if refused:
+            reasons = "; ".join(list(refused)[:_REASONS_SHOWN])
+            if len(refused) > _REASONS_SHOWN:
+                reasons += f"; and {len(refused) - _REASONS_SHOWN} more reasons"
+            response.partial_success.rejected_spans = refused.total()
             response.partial_success.error_message = reasons
-            logger.warning("%d spans that came over OTLP were refused: %s", refused.count, reasons)
+            logger.warning("%d spans that came over OTLP were refused: %s", refused.total(), reasons)
         encoded: bytes = response.SerializeToString()
         return encoded
-
-
-class Refusals:
-    """The number of refused spans, and the first different reasons."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._reasons: dict[str, None] = {}
-
-    def add(self, reason: str, spans: int = 1) -> None:
-        """Count spans that were refused for a reason."""
-        self.count += spans
-        if len(self._reasons) < _REASONS_KEPT:
-            self._reasons.setdefault(reason if len(reason) <= _LONGEST_REASON else reason[:_LONGEST_REASON] + "…")
-
-    def reasons(self) -> str:
-        """Return the reasons as one line."""
-        reasons = list(self._reasons)
-        text = "; ".join(reasons[:_REASONS_SHOWN])
-        if len(reasons) > _REASONS_SHOWN:
-            text += f"; and {len(reasons) - _REASONS_SHOWN} more reasons"
-        return text
 
 
 class _Decoder:
     """Decode the spans of one request, and the resource of each group once."""
 
-    def __init__(self, body: bytes, found: FoundSpans, refused: Refusals) -> None:
+    def __init__(self, body: bytes, places: SpanPlaces, refused: Counter[str]) -> None:
         self._body = body
-        self._found = found
+        self._places = places
         self._refused = refused
         self._group: int | None = None
         self._resource: OtelResource | DecodeError = OtelResource()
 
-    def spans_of(self, part: Sequence[FoundSpan]) -> list[Span]:
+    def spans_of(self, part: Sequence[SpanPlace]) -> list[Span]:
         """Return the well-formed spans of a slice that name an attempt; count the others as refused."""
         spans = []
-        for found in part:
+        for place in part:
             try:
-                proto = ProtoSpan.FromString(self._body[found.start : found.end])
-                spans.append(span_of(proto, self._resource_of(found)))
+                proto = ProtoSpan.FromString(self._body[place.start : place.end])
+                spans.append(span_of(proto, self._resource_of(place)))
             except DecodeError as error:
-                self._refused.add(f"a span is not well formed: {error}")
+                self._refused[f"a span is not well formed: {error}"[:_LONGEST_REASON]] += 1
             except ValueError as error:
-                self._refused.add(str(error))
+                self._refused[str(error)[:_LONGEST_REASON]] += 1
         return spans
 
-    def _resource_of(self, span: FoundSpan) -> OtelResource:
-        if span.group != self._group:
-            self._group = span.group
+    def _resource_of(self, place: SpanPlace) -> OtelResource:
+        if place.group != self._group:
+            self._group = place.group
             try:
-                header = header_of(self._body, self._found, span.group)
+                header = header_of(self._body, self._places, place.group)
                 self._resource = OtelResource(
                     attributes=_attributes(header.resource.attributes), schema_url=header.schema_url
                 )
@@ -163,21 +142,21 @@ class _Decoder:
         return self._resource
 
 
-def _stepped(finder: Generator[None, None, FoundSpans]) -> FoundSpans | None:
+def _stepped(finder: Generator[None, None, SpanPlaces]) -> SpanPlaces | None:
     """Run one step; return the spans at the end."""
     try:
         next(finder)
     except StopIteration as end:
-        found: FoundSpans = end.value
-        return found
+        places: SpanPlaces = end.value
+        return places
     return None
 
 
-def _slices(found: FoundSpans) -> Iterator[list[FoundSpan]]:
+def _slices(places: SpanPlaces) -> Iterator[list[SpanPlace]]:
     """Yield slices with a bounded number of spans and (except for a single large span) of fields."""
-    part: list[FoundSpan] = []
+    part: list[SpanPlace] = []
     fields = 0
-    for span in found:
+    for span in places:
         if part and (len(part) == _SPANS_A_SLICE or fields + span.fields > _FIELDS_A_SLICE):
             yield part
             part, fields = [], 0
@@ -187,7 +166,7 @@ def _slices(found: FoundSpans) -> Iterator[list[FoundSpan]]:
         yield part
 
 
-async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Refusals) -> None:
+async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Counter[str]) -> None:
     """Store the spans of known attempts in one write for all attempts; the store numbers those without a number.
 
     Raises:
@@ -197,7 +176,7 @@ async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Re
     known: list[Span] = []
     for span in spans:
         if (span.rollout_id, span.attempt_id) in unknown:
-            refused.add(f"no attempt {span.attempt_id} of rollout {span.rollout_id}")
+            refused[f"no attempt {span.attempt_id} of rollout {span.rollout_id}"[:_LONGEST_REASON]] += 1
         else:
             known.append(span)
     try:
@@ -211,7 +190,7 @@ async def _store_spans(store: LightningStore, spans: Sequence[Span], refused: Re
             try:
                 await store.add_many_spans(of_attempt)
             except ValueError as error:
-                refused.add(str(error), len(of_attempt))
+                refused[str(error)[:_LONGEST_REASON]] += len(of_attempt)
 
 
 async def _unknown_attempts(store: LightningStore, attempts: set[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -350,7 +329,7 @@ class TooMuchError(ValueError):
     """A request is beyond a bound; the message says which, and what to send instead."""
 
 
-class FoundSpan(NamedTuple):
+class SpanPlace(NamedTuple):
     """Place of a span in the bytes of its request."""
 
     group: int
@@ -360,12 +339,12 @@ class FoundSpan(NamedTuple):
     fields: int
 
 
-class FoundSpans:
+class SpanPlaces:
     """The spans of a request, as numbers in arrays, which the garbage collector does not scan."""
 
     def __init__(self) -> None:
         self._spans = array("Q")
-        """Four numbers for each span: those of a `FoundSpan`."""
+        """Four numbers for each span: those of a `SpanPlace`."""
         self._groups = array("Q")
         """For each resource, the number of header fields before its own."""
         self._headers = array("Q")
@@ -374,8 +353,8 @@ class FoundSpans:
     def __len__(self) -> int:
         return len(self._spans) // 4
 
-    def __iter__(self) -> Iterator[FoundSpan]:
-        return (FoundSpan(*self._spans[at : at + 4]) for at in range(0, len(self._spans), 4))
+    def __iter__(self) -> Iterator[SpanPlace]:
+        return (SpanPlace(*self._spans[at : at + 4]) for at in range(0, len(self._spans), 4))
 
     def begin_group(self) -> None:
         """Begin a resource."""
@@ -435,14 +414,14 @@ _RECORDS: Final = (
 )
 
 
-def find_spans(body: bytes) -> Generator[None, None, FoundSpans]:
+def find_spans(body: bytes) -> Generator[None, None, SpanPlaces]:
     """Return the spans of a request, in order; yields every 20,000 fields, about 10 ms of work.
 
     Raises:
         TooMuchError: the request is beyond one of the bounds above.
         ValueError: it is no such message.
     """
-    found = FoundSpans()
+    places = SpanPlaces()
     above: list[_State] = []
     message, position, end = _REQUEST, 0, len(body)
     fields = records = span_start = fields_before_span = stored = 0
@@ -450,15 +429,15 @@ def find_spans(body: bytes) -> Generator[None, None, FoundSpans]:
     while True:
         while position == end:
             if not above:
-                stored += found.header_bytes()
+                stored += places.header_bytes()
                 if stored > most_stored:
                     raise TooMuchError(
                         f"stored with its resource each, the spans of this request take {stored:,} bytes, allowed are "
                         f"{most_stored:,}: give the resource fewer attributes"
                     )
-                return found
+                return places
             if message is _SPAN:
-                found.add(span_start, end, fields - fields_before_span)
+                places.add(span_start, end, fields - fields_before_span)
                 stored += end - span_start
             end, message = above.pop()
         fields += 1
@@ -485,7 +464,7 @@ def find_spans(body: bytes) -> Generator[None, None, FoundSpans]:
                 if inner is _SPAN:
                     span_start, fields_before_span = position, fields
                 elif inner is _RESOURCE_SPANS:
-                    found.begin_group()
+                    places.begin_group()
                 if inner in _RECORDS:
                     records += 1
                     if records > MOST_RECORDS:
@@ -497,7 +476,7 @@ def find_spans(body: bytes) -> Generator[None, None, FoundSpans]:
                 above.append((end, message))
                 end, message = stop, inner
             if within is _RESOURCE_SPANS and inner is not _SCOPE_SPANS:
-                found.add_header(start, stop)
+                places.add_header(start, stop)
         elif kind == _VARINT:
             _, position = _varint(body, position, end)
         elif kind in (_FIXED64, _FIXED32):
@@ -508,14 +487,14 @@ def find_spans(body: bytes) -> Generator[None, None, FoundSpans]:
             raise ValueError(f"wire type {kind}")
 
 
-def header_of(body: bytes, found: FoundSpans, group: int) -> ResourceSpans:
+def header_of(body: bytes, places: SpanPlaces, group: int) -> ResourceSpans:
     """Return the resource of spans.
 
     Raises:
         google.protobuf.message.DecodeError: it is malformed.
     """
     header = ResourceSpans()
-    header.ParseFromString(b"".join(body[start:end] for start, end in found.header(group)))
+    header.ParseFromString(b"".join(body[start:end] for start, end in places.header(group)))
     return header
 
 

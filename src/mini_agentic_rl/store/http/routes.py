@@ -7,7 +7,6 @@ JSON is that of Python's `json`, with infinities and NaN. A failure has a status
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +15,8 @@ from functools import cached_property, lru_cache
 from typing import Annotated, Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
 from urllib.parse import quote, unquote
 
-from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, create_model
 
-from ...http import SCHEMA_REFERENCE, document, json_content
 from ...types import AttemptedRollout, PaginatedResult, Rollout
 from ..base import UNSET, LightningStore, Unset
 from .wire_json import AT_ONCE, NAMED_AT_ONCE, decode, encode, given, read_fields, read_json, read_named
@@ -186,10 +184,7 @@ class Route:
         Raises:
             ValueError: that is no response to this request.
         """
-        try:
-            value = decode(answer, self.result)
-        except ValidationError:
-            value = self.result.validate_python(json.loads(answer, object_hook=_with_metadata))
+        value = decode(answer, self.result)
         if self.answer == "sequence_id":
             return value["sequence_id"]
         if self.answer == "positions":
@@ -265,13 +260,6 @@ class Route:
             else:
                 values[name] = value
         return values
-
-
-def _with_metadata(fields: dict[str, Any]) -> dict[str, Any]:
-    """Replace null by an empty object in the metadata of a rollout or attempt of agent-lightning."""
-    if "rollout_id" in fields and "status" in fields and fields.get("metadata", ...) is None:
-        fields["metadata"] = {}
-    return fields
 
 
 def _positions(sent: Sequence[Any], stored: Sequence[Any]) -> list[int]:
@@ -379,104 +367,3 @@ def find(method: str, path: str) -> tuple[Route, dict[str, str]] | None:
 @lru_cache
 def _candidates(method: str, parts: int) -> tuple[Route, ...]:
     return tuple(route for route in ROUTES if route.method == method and len(route.parts) == parts)
-
-
-_TEXT: Final = {"type": "string"}
-
-
-class Failure(BaseModel):
-    """Response to a request that failed."""
-
-    detail: str
-    """What is wrong, for a person."""
-    error_type: str
-    """`ValueError` and `LightningStoreError` are errors of the store contract."""
-
-
-def store_document(max_body_bytes: int) -> dict[str, Any]:
-    """Return the document, as OpenAPI 3.1.
-
-    Args:
-        max_body_bytes: Largest body of a request.
-    """
-    adapters: list[tuple[str, Any, TypeAdapter[Any]]] = [("failure", "serialization", TypeAdapter(Failure))]
-    for route in ROUTES:
-        name = f"{route.method} {route.path}"
-        if route.body is not None:
-            adapters.append((f"{name} request", "validation", route.whole_body))
-        elif route.request is not None:
-            adapters.append((f"{name} request", "validation", TypeAdapter(route.request)))
-        adapters.append((f"{name} result", "validation", route.result))
-    schemas, definitions = TypeAdapter.json_schemas(adapters, ref_template=SCHEMA_REFERENCE)
-    by_name = {name: schema for (name, _), schema in schemas.items()}
-    shared = definitions.get("$defs", {})
-
-    paths: dict[str, dict[str, Any]] = {
-        HEALTH: {
-            "get": {"operationId": "health", "responses": {"200": json_content({"type": "object"}, "It serves.")}}
-        },
-        TRACES: {"post": _traces(max_body_bytes)},
-    }
-    for route in ROUTES:
-        name = f"{route.method} {route.path}"
-        operation = _operation(route, by_name.get(f"{name} request"), by_name[f"{name} result"], shared)
-        operation["responses"] |= {
-            "4XX": json_content(by_name["failure"], "The request is wrong; the detail says how."),
-            "503": json_content(by_name["failure"], "The store cannot serve now."),
-        }
-        paths.setdefault(f"{PREFIX}/{route.path}", {})[route.method.lower()] = operation
-    return document(
-        "mini-agentic-rl store",
-        "1",
-        f"Bodies are JSON, plain or with gzip, of at most {max_body_bytes} bytes.",
-        paths,
-        shared,
-    )
-
-
-def _operation(
-    route: Route, request: dict[str, Any] | None, result: dict[str, Any], shared: dict[str, Any]
-) -> dict[str, Any]:
-    summary = (getattr(LightningStore, route.call).__doc__ or "").partition("\n")[0]
-    operation: dict[str, Any] = {
-        "operationId": f"{route.call}_{route.method.lower()}",
-        "summary": summary,
-        "parameters": [
-            {"name": name, "in": "path", "required": True, "schema": _TEXT}
-            for name in (part[1:-1] for part in route.parts if part.startswith("{"))
-        ],
-        "responses": {str(route.status): json_content(result, "Done.")},
-    }
-    if route.changes:
-        operation["parameters"].append({"name": "Idempotency-Key", "in": "header", "required": False, "schema": _TEXT})
-    if request is not None and route.method == "POST":
-        needed = route.body is not None or bool(_fields(request, shared).get("required"))
-        operation["requestBody"] = {"required": needed, "content": {"application/json": {"schema": request}}}
-    elif request is not None:
-        fields = _fields(request, shared)
-        required = fields.get("required", [])
-        operation["parameters"] += [
-            {"name": name, "in": "query", "required": name in required, "schema": schema}
-            for name, schema in fields["properties"].items()
-        ]
-    return operation
-
-
-def _fields(schema: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema, or the shared schema that it refers to."""
-    named = schema.get("$ref", "").removeprefix(SCHEMA_REFERENCE.format(model=""))
-    return shared[named] if named else schema
-
-
-def _traces(max_body_bytes: int) -> dict[str, Any]:
-    binary = {"content": {"application/x-protobuf": {"schema": {"type": "string", "format": "binary"}}}}
-    return {
-        "operationId": "export_traces",
-        "summary": f"OTLP/HTTP: an ExportTraceServiceRequest of at most {max_body_bytes} bytes, plain or with gzip.",
-        "requestBody": {"required": True, **binary},
-        "responses": {
-            "200": {"description": "An ExportTraceServiceResponse; it tells which spans were refused.", **binary},
-            "4XX": {"description": "A google.rpc.Status.", **binary},
-            "503": {"description": "A google.rpc.Status; send it again later.", **binary},
-        },
-    }

@@ -90,7 +90,7 @@ def _plain(value: Any, depth: int = 2) -> Any:
     return value
 
 
-def _innermost(value: Any, path: str, error: Exception) -> tuple[str, Exception]:
+def _innermost(value: Any, path: str, error: Exception, depth: int = 0) -> tuple[str, Exception]:
     """Return the innermost part of `value` that is not JSON, and the error."""
     inner: Iterable[tuple[str, Any]] = ()
     if isinstance(value, Mapping):
@@ -99,13 +99,13 @@ def _innermost(value: Any, path: str, error: Exception) -> tuple[str, Exception]
         inner = ((f"{path}.{key}" if path else key, part) for key, part in value)
     elif isinstance(value, list | tuple):
         inner = ((f"{path}[{index}]", part) for index, part in enumerate(value))
-    if isinstance(error, RecursionError):
+    if isinstance(error, RecursionError) or depth > _DEPTH:  # it may contain itself
         return path, error
     for name, part in inner:
         try:
             _json(part)
         except (PydanticSerializationError, TypeError, ValueError, RecursionError) as inner_error:
-            return _innermost(part, name, inner_error)
+            return _innermost(part, name, inner_error, depth + 1)
     return path, error
 
 
