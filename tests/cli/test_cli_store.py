@@ -12,8 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.commands.store_server import announcement
-from mini_agentic_rl.store import MEMORY, LightningStore, SqlLightningStore
+from mini_agentic_rl.store import LightningStore, SqlLightningStore
 from mini_agentic_rl.store.http.client import LightningStoreClient
 from mini_agentic_rl.types import Span
 from processes import PythonProcess
@@ -175,12 +174,6 @@ def test_a_rollout_that_is_not_there_is_told_in_one_line(filled) -> None:
         assert result.exit_code == 2
         assert result.stderr.startswith("error: ROLLOUT ro-none: the store holds no such rollout")
     assert "3 rollouts have this in their id" in _invoke("rollouts", "show", "ro-", "--store", store).stderr
-
-
-def test_the_announcement_says_whether_rollouts_are_kept() -> None:
-    lines = announcement("http://127.0.0.1:4747", "127.0.0.1", MEMORY, with_key=False)
-    assert "in memory only" in lines[1]
-    assert "AGL_API_KEY" not in lines[2]
 
 
 def test_a_served_file_has_a_key_limits_and_an_origin_and_stops_at_ctrl_c(tmp_path: Path) -> None:

@@ -70,20 +70,11 @@ def _settings(adapter=None, **changes):
 
 
 def test_the_spelling_of_ms_swift_merges(adapter, tiny_folder, tmp_path):
-    arguments = [
-        "export",
-        "--model",
-        tiny_folder,
-        "--adapters",
-        str(adapter),
-        "--merge-lora",
-        "true",
-        "--device",
-        "cpu",
-    ]
-    shown = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "merged")])
+    arguments = ["--model", tiny_folder, "--adapters", str(adapter), "--merge-lora", "true", "--device", "cpu"]
+    shown = CliRunner().invoke(app, ["export", *arguments, "--output-dir", str(tmp_path / "merged")])
     assert shown.exit_code == 0, shown.output
     assert "greedy tokens the same" in shown.stdout
+    assert f"wrote {tmp_path / 'merged'}" in shown.stdout
     AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
 
 

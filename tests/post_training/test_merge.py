@@ -66,12 +66,6 @@ def test_a_pattern_for_layers_costs_a_merge_no_time(adapter, tiny_folder, tmp_pa
     assert torch.equal(_logits(merged), _logits(expected))
 
 
-def test_the_default_place_is_beside_the_adapter(adapter):
-    summary = merge(_settings(adapter, check=False))
-    assert summary["output_dir"] == f"{adapter}-merged"
-    assert summary["check"] is None
-
-
 def test_sixteen_bit_weights_are_rounded_once(adapter, tmp_path):
     exact = AutoModelForCausalLM.from_pretrained(merge(_settings(adapter, output_dir=tmp_path / "a"))["output_dir"])
     summary = merge(_settings(adapter, dtype="bfloat16", output_dir=tmp_path / "b"))
@@ -135,36 +129,32 @@ def test_a_head_that_was_trained_beside_the_embeddings_is_untied(tmp_path):
     assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is False
 
 
-def test_a_merged_model_that_differs_is_not_published(adapter, tmp_path, monkeypatch):
-    real = merging.merged
-
-    def wrong(wrapped):
-        model = real(wrapped)
-        model.model.layers[0].self_attn.q_proj.weight.data *= 1.5
-        return model
-
-    monkeypatch.setattr(merging, "merged", wrong)
-    with pytest.raises(UserError, match=r"is not the same model: .* Nothing was written"):
-        merge(_settings(adapter, output_dir=tmp_path / "merged"))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_weights_that_are_written_wrongly_are_not_published(adapter, tmp_path, monkeypatch):
-    real = merging._save
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("merged", r"is not the same model: .* Nothing was written"),
+        ("_save", "what was written is not the same model"),
+    ],
+)
+def test_a_merged_model_that_differs_is_not_published(function, message, adapter, tmp_path, monkeypatch):
+    real = getattr(merging, function)
 
     def wrong(model, *rest):
-        model.lm_head.weight.data[:50] = 0
-        real(model, *rest)
+        merged = real(model) if function == "merged" else model
+        merged.lm_head.weight.data[:50] *= 1.5
+        return merged if function == "merged" else real(model, *rest)
 
-    monkeypatch.setattr(merging, "_save", wrong)
-    with pytest.raises(UserError, match="what was written is not the same model"):
+    monkeypatch.setattr(merging, function, wrong)
+    with pytest.raises(UserError, match=message):
         merge(_settings(adapter, output_dir=tmp_path / "merged"))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_adapter_that_changes_nothing_is_remarked(tiny_folder, tmp_path, caplog):
+def test_an_adapter_that_changes_nothing_is_merged_beside_it_with_a_warning(tiny_folder, tmp_path, caplog):
     folder = save_adapter(tmp_path / "idle", tiny_folder, scale=0.0)
-    assert merge(_settings(folder))["adapter_effect"] == 0.0
+    summary = merge(_settings(folder))
+    assert summary["adapter_effect"] == 0.0
+    assert summary["output_dir"] == f"{folder}-merged"
     assert "changes nothing" in caplog.text
 
 
@@ -211,13 +201,10 @@ def test_another_base_than_the_adapters_is_remarked_and_a_deeper_one_refused(ada
         merge(_settings(everywhere, model=str(tmp_path / "deep"), output_dir=tmp_path / "none"))
 
 
-def test_the_command_prints_the_check_and_the_summary(adapter, tmp_path):
+def test_the_command_prints_the_summary(adapter, tmp_path):
     arguments = ["merge", "--adapter", str(adapter), "--device", "cpu", "--check-tokens", "4"]
-    shown = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "a")])
-    assert "16 of 16 greedy tokens the same" in shown.stdout
-    assert f"wrote {tmp_path / 'a'}" in shown.stdout
-    printed = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "b"), "--json"])
+    printed = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "a"), "--json"])
     assert json.loads(printed.stdout)["check"]["tokens"] == 16
-    again = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "b")])
+    again = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "a")])
     assert again.exit_code == 2
     assert again.stderr.rstrip().endswith("or give --overwrite to replace it")

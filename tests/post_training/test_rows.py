@@ -128,6 +128,8 @@ def test_a_pair_is_a_prompt_and_two_answers_with_their_ends():
     assert tokenizer.decode(row["prompt_ids"]).endswith("Say apples 0<|im_end|>\n<|im_start|>assistant\n")
     assert tokenizer.decode(row["chosen_ids"]) == "The apples<|im_end|>"
     assert tokenizer.decode(row["rejected_ids"]) == "What weather<|im_end|>"
+    plain = {"prompt": "Say apples 0", "chosen": "The apples", "rejected": "What weather"}
+    assert preference_rows(renderer, [plain], 512).rows == [row]
 
 
 def test_pairs_that_are_the_same_or_too_long_are_left_out_and_counted():
@@ -137,12 +139,6 @@ def test_pairs_that_are_the_same_or_too_long_are_left_out_and_counted():
     assert (len(found.rows), dict(found.dropped)) == (2, {"chosen and rejected are the same": 1})
     assert dict(preference_rows(renderer, pairs(2), 10).dropped) == {"longer than `max_length`": 2}
     assert dict(unpaired_rows(renderer, verdicts(2), 10).dropped) == {"longer than `max_length`": 2}
-
-
-def test_texts_stand_for_one_message():
-    _, renderer = rendered(CHATML)
-    plain = {"prompt": "Say apples 0", "chosen": "The apples", "rejected": "What weather"}
-    assert preference_rows(renderer, [plain], 512).rows == preference_rows(renderer, pairs(1), 512).rows
 
 
 @pytest.mark.parametrize(
@@ -159,8 +155,7 @@ def test_an_example_of_another_form_is_named(example, says):
         preference_rows(renderer, [example], 512)
 
 
-@pytest.mark.parametrize("mark", [{"weight": 0}, {"loss": False}, {"train": "false"}])
-@pytest.mark.parametrize("masked", [1, 3])
+@pytest.mark.parametrize(("mark", "masked"), [({"weight": 0}, 1), ({"train": "false"}, 3)])
 def test_a_turn_that_is_marked_as_not_trained_is_read_and_not_trained(mark, masked):
     tokenizer, renderer = rendered(CHATML)
     turns = [{**turn, **mark} if at == masked else turn for at, turn in enumerate(TURNS)]

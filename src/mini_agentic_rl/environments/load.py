@@ -48,10 +48,8 @@ def load_recipe(name: str, dataset: str = "") -> Recipe:
     """
     if name.startswith(ENV):
         environment = name.removeprefix(ENV)
-        environment_family = _environment_family(environment)
-        if environment_family is None:
-            return Recipe(EnvironmentAgent(load_environment(environment)))
-        recipe: Recipe = environment_family.recipe()
+        family = _environment_family(environment)
+        recipe: Recipe = Recipe(EnvironmentAgent(load_environment(environment))) if family is None else family.recipe()
         return recipe
     tasks = split_style(dataset)[0]
     tasks_family = family_type(tasks)

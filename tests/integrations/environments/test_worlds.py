@@ -12,7 +12,7 @@ from mini_agentic_rl.commands.train_config import TrainConfig, with_agent_defaul
 from mini_agentic_rl.environments import (
     Endpoint,
     EnvironmentAgent,
-    EpisodeEnvironment,
+    Episodes,
     Outcome,
     load_environment,
     load_recipe,
@@ -211,7 +211,7 @@ def test_a_family_of_tasks_is_the_same_by_either_name():
     by_dataset = with_agent_defaults(TrainConfig(dataset="reasoning_gym:chain_sum"))
     assert by_env.changed(env=None).flat() == by_dataset.flat()
     assert by_env.tasks.agent == "reasoning_gym"
-    assert isinstance(load_environment("guess"), EpisodeEnvironment)
+    assert isinstance(load_environment("guess"), Episodes)
 
 
 def test_a_plugin_offers_an_environment(tmp_path, monkeypatch):
