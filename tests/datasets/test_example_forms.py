@@ -159,17 +159,20 @@ def test_every_common_shape_of_a_demonstration_is_read(
 
 def test_tool_calls_of_sharegpt_become_those_of_openai(tmp_path: Path) -> None:
     turns = [
-        {"from": "human", "value": "2+2?"},
-        {"from": "function_call", "value": '{"name": "calculator", "arguments": {"expression": "2+2"}}'},
-        {"from": "observation", "value": "4"},
-        {"from": "gpt", "value": "4"},
+        {"from": "human", "value": "p"},
+        {"from": "function_call", "value": '{"name": "weather", "arguments": {"city": "Porto"}}'},
+        {"from": "tool_call", "value": '{"name": "weather", "parameters": {"city": "Rome"}}'},
+        {"from": "observation", "value": "sunny"},
+        {"from": "tool_response", "value": "rain"},
+        {"from": "gpt", "value": "c"},
     ]
-    tool = {"name": "calculator", "parameters": {"type": "object"}}
+    tool = {"name": "weather", "parameters": {"type": "object"}}
     path = write_jsonl(tmp_path / "rows.jsonl", [{"conversations": turns, "tools": json.dumps([tool])}])
     [example] = load_examples(path, "sft", split="all")
-    call, result = example["messages"][1:3]
-    assert call["tool_calls"][0]["function"] == {"name": "calculator", "arguments": '{"expression": "2+2"}'}
-    assert result == {"role": "tool", "content": "4", "tool_call_id": call["tool_calls"][0]["id"]}
+    _, answer, *results, _ = example["messages"]  # both calls belong to one answer
+    assert [call["function"]["arguments"] for call in answer["tool_calls"]] == ['{"city": "Porto"}', '{"city": "Rome"}']
+    assert [result["tool_call_id"] for result in results] == [call["id"] for call in answer["tool_calls"]]
+    assert results[0] == {"role": "tool", "content": "sunny", "tool_call_id": answer["tool_calls"][0]["id"]}
     assert example["tools"] == [{"type": "function", "function": tool}]
 
 

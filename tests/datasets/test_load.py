@@ -149,7 +149,8 @@ def test_the_hub_gives_the_published_splits_and_rows(tmp_path: Path, monkeypatch
     where, record = parts["test"][0]
     assert where.endswith("repository, test row 0")
     assert record == {"question": "test 0?", "answer": "#### 0"}
+    (tmp_path / "empty").mkdir()
     with pytest.raises(DatasetError, match=r"cannot be loaded from the Hub .*give a local copy"):
-        load_hub(str(tmp_path))
+        load_hub(str(tmp_path / "empty"))
     names = ("openai/gsm8k", "openai/gsm8k:main", "my_module:rows", "arithmetic", "a/b/c")
     assert [is_hub_name(name) for name in names] == [True, True, False, False, False]

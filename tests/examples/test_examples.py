@@ -96,12 +96,12 @@ def test_grpo_fits_on_a_page_and_trains_from_there(tiny_folder, monkeypatch, cap
     page = EXAMPLES / "grpo_from_scratch.py"
     assert len(page.read_text().splitlines()) <= 150
     scratch = runpy.run_path(str(page))
-    answers = iter([f"<calc>{number} + 1</calc>" for number in range(3)])
+    answers = itertools.count()
     seen, step = [], scratch["step"]
 
     def decode(self, ids, **_):
-        """Asks the calculator three times, and then says what was sampled: a tiny model would never ask."""
-        return next(answers, f"{len(ids) % 5}")
+        """Return a call of the calculator for every third answer: a tiny model would never call it."""
+        return f"{len(ids) % 5}" if next(answers) % 3 else "<calc>1 + 1</calc>"
 
     def often_ended(**params):
         return SamplingParams(**params, logit_bias={tiny_tokenizer().eos_token_id: 5.0})

@@ -98,16 +98,21 @@ def settings_command(
             help_all: bool = False,  # its callback has run
             **values: Any,
         ) -> None:
-            given = {name: value for name, value in values.items() if _is_given(context, name)}
+            sources = {name: context.get_parameter_source(name) for name in values}
+            given = {name: values[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
             setup_logging("DEBUG" if debug else log_level, console=shared_console())
 
             def work() -> None:
                 settings = read_settings(kind, given, config)
                 remember_secrets(settings.flat())
-                if print_config:
-                    typer.echo(as_yaml(_of_kind(kind, settings.completed())), nl=False)
-                else:
+                if not print_config:
                     run(settings)
+                    return
+                completed = settings.completed()
+                if type(completed) is not kind:  # the settings of an agent's own command
+                    known = {*kind.settings(), *kind.model_fields}
+                    completed = kind(**{name: value for name, value in completed.flat().items() if name in known})
+                typer.echo(as_yaml(completed), nl=False)
 
             with_errors(work, debug=debug, kind=kind)
 
@@ -204,19 +209,6 @@ def _show_all(context: typer.Context, requested: bool) -> None:
             parameter.hidden = False
         typer.echo(command.get_help(context))
         raise typer.Exit
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
-
-
-def _of_kind(kind: type[Settings], settings: Settings) -> Settings:
-    """Return completed settings, which may be those of another command, as the settings of this one."""
-    if type(settings) is kind:
-        return settings
-    known = {*kind.settings(), *kind.model_fields}
-    return kind(**{name: value for name, value in settings.flat().items() if name in known})
 
 
 def _spelling(kind: type[Settings], name: str) -> str | None:
