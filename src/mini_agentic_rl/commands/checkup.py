@@ -139,11 +139,11 @@ def _unmet(requirements: Iterable[Requirement]) -> Iterator[str]:
 
 def extras() -> Check:
     """List the extras whose packages are all installed."""
-    marked = [(one, one.marker) for one in _requirements() or () if one.marker is not None]
-    optional = [(one, marker) for one, marker in marked if not marker.evaluate({"extra": ""})]
+    marked = [(package, package.marker) for package in _requirements() or () if package.marker is not None]
+    optional = [(package, marker) for package, marker in marked if not marker.evaluate({"extra": ""})]
     complete = []
     for extra in _EXTRAS:
-        of_extra = [one for one, marker in optional if marker.evaluate({"extra": extra})]
+        of_extra = [package for package, marker in optional if marker.evaluate({"extra": extra})]
         if of_extra and not list(_unmet(of_extra)):
             complete.append(extra)
     missing = [extra for extra in _EXTRAS if extra not in complete]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -191,9 +191,7 @@ def _show_examples(console: Console, result: Mapping[str, Any]) -> None:
                 for message in value:
                     _show_message(console, name, message)
             elif name == "tools":
-                functions = [tool.get("function", tool) for tool in value]
-                texts = [f"{one.get('name')}({', '.join(_parameter_names(one))})" for one in functions]
-                console.print(f"tools: {', '.join(texts)}", highlight=False, markup=False)
+                console.print(f"tools: {', '.join(map(_signature, value))}", highlight=False, markup=False)
             else:
                 console.print(f"{name}: {value}", highlight=False, markup=False)
 
@@ -211,6 +209,9 @@ def _show_message(console: Console, column: str, message: Mapping[str, Any]) -> 
     console.print(f"{column} · {message['role']}{mark}: {text}", highlight=False, markup=False)
 
 
-def _parameter_names(function: Mapping[str, Any]) -> Iterable[str]:
+def _signature(tool: Mapping[str, Any]) -> str:
+    """Return a tool as its name with the names of its parameters."""
+    function = tool.get("function", tool)
     parameters = function.get("parameters")
-    return (parameters.get("properties") or ()) if isinstance(parameters, Mapping) else ()
+    names = parameters.get("properties") if isinstance(parameters, Mapping) else None
+    return f"{function.get('name')}({', '.join(names or ())})"

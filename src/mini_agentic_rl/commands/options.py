@@ -216,7 +216,7 @@ def _spelling(kind: type[Settings], name: str) -> str | None:
     if name in ("config", "print_config"):
         return "--" + name.replace("_", "-")
     settings = kind.settings()
-    setting = settings.get(name) or next((one for one in settings.values() if one.path[-1] == name), None)
+    setting = settings.get(name) or next((other for other in settings.values() if other.path[-1] == name), None)
     return None if setting is None or setting.panel == WITHOUT_OPTION else option_name(setting)
 
 

@@ -207,12 +207,6 @@ def _plugin_tasks(name: str, split: str, size: int | None, seed: int) -> TaskRow
         raise DatasetError(f"{name!r} gives no rows: {type(error).__name__}: {error}", setting="dataset") from error
 
 
-def _is_worked(record: Mapping[str, Any]) -> bool:
-    """Return True for a task whose worked solution ends in "#### 42", as in GSM8K."""
-    texts = (record.get("answer"), record.get("solution"))
-    return isinstance(record.get("question"), str) and any(isinstance(text, str) and "####" in text for text in texts)
-
-
 def _math_examples(rows: Sequence[Row], form: Form, seed: int) -> list[Example]:
     """Return the examples of tasks that belong to no family: they are tasks of the math agent.
 
@@ -277,7 +271,9 @@ def load_examples(
         return _call_user_function(text, form, split, max_samples, seed)
     parts = _load_parts(text)
     first = next((record for records in parts.values() for _, record in records), {})
-    if _is_worked(first):
+    solutions = [first.get("answer"), first.get("solution")]
+    is_worked = any(isinstance(text, str) and "####" in text for text in solutions)  # as in GSM8K
+    if is_worked and isinstance(first.get("question"), str):
         if form != "rl":
             _refuse_marked_tasks(parts, form)
         tasks = _tasks_of_parts(parts, text, split)

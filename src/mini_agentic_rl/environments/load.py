@@ -186,12 +186,12 @@ def own_object(name: str, kind: Kind, *, setting: str, known: str) -> Any:
     Raises:
         UserError: there is none of this name, or it cannot be imported or created.
     """
-    found = None if ":" in name else load_plugin(kind, name, setting=setting)
-    if ":" not in name and found is None:
+    plugin = None if ":" in name else load_plugin(kind, name, setting=setting)
+    if ":" not in name and plugin is None:
         raise UserError(f"{name!r} is unknown: give {known}{or_plugin(kind)}", setting=setting)
     try:
-        found = load_object(name) if found is None else found
-        return found() if isinstance(found, type) else found
+        loaded = load_object(name) if plugin is None else plugin
+        return loaded() if isinstance(loaded, type) else loaded
     except UserError:
         raise
     except Exception as error:  # the user's module may raise anything

@@ -282,10 +282,10 @@ def padding_token(tokenizer: PreTrainedTokenizerBase) -> str:
     """
     ends = {str(tokenizer.convert_ids_to_tokens(id_)) for id_ in ChatRenderer(tokenizer).eos_ids}
     candidates = [tokenizer.pad_token, tokenizer.unk_token, *tokenizer.all_special_tokens, *tokenizer.get_added_vocab()]
-    found = next((token for token in candidates if token and token not in ends), None)
-    if found is None:
+    padding = next((token for token in candidates if token and token not in ends), None)
+    if padding is None:
         raise UserError("the tokenizer has no token to pad with but the one that ends answers: add a pad token to it")
-    return str(found)
+    return str(padding)
 
 
 def _compute_head_in_float32(model: Any) -> None:
