@@ -26,15 +26,8 @@ def invoke(*arguments):
 
 
 def row(step, **changes):
-    numbers = {
-        "rollout/failed": 0,
-        "groups/count": 4,
-        "groups/with_signal": 3,
-        "reward/mean": 0.4,
-        "reward/std": 0.4,
-        "seconds/sampling": 10.0,
-        "seconds/tail": 1.0,
-    }
+    numbers = {"rollout/failed": 0, "groups/count": 4, "groups/with_signal": 3, "reward/mean": 0.4, "reward/std": 0.4}
+    numbers |= {"seconds/sampling": 10.0, "seconds/tail": 1.0}
     given = {name.replace("__", "/"): value for name, value in changes.items()}
     return {"time": 1.0 + step, "phase": "reinforcement learning", "step": step, **numbers, **given}
 

@@ -46,12 +46,8 @@ def test_every_record_is_written_or_reported_with_its_line_and_reason(tmp_path: 
 
 def test_bytes_that_are_no_utf8_cost_one_line_only(tmp_path: Path) -> None:
     source = tmp_path / "raw.jsonl"
-    source.write_bytes(
-        "\ufeff".encode()
-        + GOOD.encode()
-        + b'\n{"prompt": "\xc4\xe3"}\n'
-        + b'{"prompt":"q","chosen":"a","rejected":"b"}'
-    )
+    last = b'{"prompt":"q","chosen":"a","rejected":"b"}'
+    source.write_bytes("\ufeff".encode() + GOOD.encode() + b'\n{"prompt": "\xc4\xe3"}\n' + last)
     report = convert_preferences(source, tmp_path / "out.jsonl")
     assert (report.written, dict(report.dropped)) == (2, {"not UTF-8": 1})
     assert report.examples["not UTF-8"][0].place == 2

@@ -66,16 +66,6 @@ def test_a_pattern_for_layers_costs_a_merge_no_time(adapter, tiny_folder, tmp_pa
     assert torch.equal(_logits(merged), _logits(expected))
 
 
-def test_sixteen_bit_weights_are_rounded_once(adapter, tmp_path):
-    exact = AutoModelForCausalLM.from_pretrained(merge(_settings(adapter, output_dir=tmp_path / "a"))["output_dir"])
-    summary = merge(_settings(adapter, dtype="bfloat16", output_dir=tmp_path / "b"))
-    rounded = AutoModelForCausalLM.from_pretrained(tmp_path / "b", dtype="auto")
-    assert summary["dtype"] == "bfloat16"
-    for name, weight in rounded.state_dict().items():
-        assert weight.dtype == torch.bfloat16
-        assert torch.equal(weight, exact.state_dict()[name].to(torch.bfloat16))
-
-
 def test_a_reward_model_keeps_its_head_and_its_scores(tiny_folder, tmp_path):
     folder = save_adapter(tmp_path / "judge", tiny_folder, scores=True)
     summary = merge(_settings(folder, output_dir=tmp_path / "merged"))
@@ -96,12 +86,16 @@ def test_rounding_to_the_format_that_is_kept_is_no_error_however_much_it_is(tiny
     assert check["max_logit_difference"] > 1e-4
 
 
-def test_an_adapter_that_drowns_in_the_rounding_is_remarked(tiny_folder, tmp_path, caplog):
+def test_sixteen_bit_weights_are_rounded_once_and_a_lost_adapter_is_logged(tiny_folder, tmp_path, caplog):
     folder = save_adapter(tmp_path / "slight", tiny_folder, scale=1e-4)
-    merge(_settings(folder, output_dir=tmp_path / "whole"))
+    exact = AutoModelForCausalLM.from_pretrained(merge(_settings(folder, output_dir=tmp_path / "a"))["output_dir"])
     assert "keeps all of it" not in caplog.text
-    merge(_settings(folder, dtype="bfloat16", output_dir=tmp_path / "rounded"))
+    assert merge(_settings(folder, dtype="bfloat16", output_dir=tmp_path / "b"))["dtype"] == "bfloat16"
     assert "`dtype=float32` keeps all of it" in caplog.text
+    rounded = AutoModelForCausalLM.from_pretrained(tmp_path / "b", dtype="auto")
+    for name, weight in rounded.state_dict().items():
+        assert weight.dtype == torch.bfloat16
+        assert torch.equal(weight, exact.state_dict()[name].to(torch.bfloat16))
 
 
 def test_a_whole_model_is_told_from_a_folder_without_an_adapter(tiny_folder, tmp_path):

@@ -104,11 +104,7 @@ def _parse(path: Path) -> Any:
 
 
 def _size(node: Any, known: dict[int, int]) -> int:
-    """Return the number of values of a YAML node with all anchors expanded, in time proportional to the file.
-
-    Raises:
-        ValueError: the node contains itself.
-    """
+    """Return the number of values of a YAML node with all anchors expanded, in time proportional to the file."""
     if id(node) in known:
         if known[id(node)] < 0:
             raise ValueError("an anchor contains itself")

@@ -108,11 +108,7 @@ def dataset(settings: DatasetSettings) -> None:
 
 
 def _check_splits(settings: DatasetSettings) -> None:
-    """Show the overlap of the questions of each split with those of the earlier ones.
-
-    Raises:
-        UserError: there is no such data set, an extra that it needs is not installed, or it has a single split.
-    """
+    """Show the overlap of the questions of each split with those of the earlier ones."""
     splits: dict[str, list[str]] = {}
     for split in splits_of(settings.dataset):
         rows = load_task_dataset(settings.dataset, split, settings.max_samples, settings.seed)

@@ -205,11 +205,7 @@ def rates_of_run(path: Path) -> StepRates:
 
 
 def _rates_on_cpu(dtype: torch.dtype, *, has_servers: bool) -> StepRates:
-    """Return the rates that `doctor` measured on this computer, else those measured once with this number format.
-
-    Args:
-        has_servers: vLLM samples, whose rate was measured once.
-    """
+    """Return the rates that `doctor` measured on this computer, else those of a 2-core machine."""
     speed = saved_speed(dtype)
     if speed is None:
         once = OWN_ON_CPU if dtype == torch.bfloat16 else _FLOAT32_ON_CPU

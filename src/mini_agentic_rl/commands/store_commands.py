@@ -244,11 +244,7 @@ def import_records(settings: ImportSettings) -> None:
 
 
 def _with_store(settings: StoreSettings, work: Callable[[LightningStore], Awaitable[T]]) -> T:
-    """Open the store of the settings, and return the result of `work` on it.
-
-    Raises:
-        UserError: the store cannot be reached, or does not hold what is to be shown.
-    """
+    """Open the store of the settings, and return the result of `work` on it."""
     from ..store import open_store
 
     address = settings.store

@@ -183,11 +183,7 @@ def _transfer(config: TrainConfig) -> TaskRows | None:
 
 
 def _validation(config: TrainConfig) -> TaskRows | None:
-    """Return the tasks that choose the weights; None with `validation_size=0`.
-
-    Raises:
-        UserError: the data set has no validation tasks.
-    """
+    """Return the tasks that choose the weights; None with `validation_size=0`."""
     from ..environments import load_tasks
 
     tasks, size = config.tasks, config.loop.validation_size

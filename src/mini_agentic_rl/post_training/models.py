@@ -109,11 +109,7 @@ def refuse_weights(settings: PostTrainingSettings, device: torch.device) -> None
 
 
 def _with_adapter(model: Any, folder: Path, **options: Any) -> Any:
-    """Return a model with the adapter of a folder on it.
-
-    Raises:
-        UserError: the adapter is damaged, or holds a number that is not finite.
-    """
+    """Return a model with the adapter of a folder on it."""
     refuse_non_finite(weights := adapter_weights(folder), folder, setting="model")
     with reading(folder, setting="model"):
         return PeftModel.from_pretrained(model, folder, config=saved_adapter_config(folder, weights), **options)

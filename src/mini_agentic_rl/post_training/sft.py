@@ -259,11 +259,7 @@ class _Training:
         self._folder.save_checkpoint(self.step, write, keep=() if self._best is None else (self._best[1],))
 
     def _load_checkpoint(self, path: Path) -> None:
-        """Continue from a checkpoint.
-
-        Raises:
-            DamagedFileError: it cannot be read.
-        """
+        """Continue from a checkpoint."""
         try:
             load_weights(self.model, path)
             self.learner.load_state(path / _OPTIMIZER)
@@ -280,11 +276,7 @@ class _Training:
 
 
 def _load(settings: SFTSettings) -> PolicyModel:
-    """Return the model with the adapter, or the weights, to train.
-
-    Raises:
-        UserError: it cannot be loaded, or not in this way.
-    """
+    """Return the model with the adapter, or the weights, to train."""
     refuse_weights(settings, resolve_device(settings.device))
     folder = adapter_folder(settings.model)
     if folder is not None:
