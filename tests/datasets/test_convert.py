@@ -143,7 +143,7 @@ LINE = st.one_of(
 
 
 @given(st.lists(LINE, max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_whatever_the_file_holds_every_line_is_accounted_for(
     tmp_path_factory: pytest.TempPathFactory, lines: list[Any]
 ) -> None:

@@ -148,7 +148,7 @@ def read(record: dict[str, Any]) -> Preference | None:
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_any_record_is_a_preference_or_refused_with_a_reason(record: dict[str, Any]) -> None:
     pair = read(record)
     if pair is not None:
@@ -157,7 +157,7 @@ def test_any_record_is_a_preference_or_refused_with_a_reason(record: dict[str, A
 
 
 @given(st.sampled_from(SHAPES), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_known_shape_with_one_broken_field_is_refused_or_still_a_preference(shape: Any, data: Any) -> None:
     record = dict(shape[0])
     record[data.draw(st.sampled_from(sorted(record)))] = data.draw(JSON)

@@ -43,25 +43,28 @@ def test_the_printed_settings_are_those_of_the_training(given, tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text(_printed(*options))
     assert _printed("--config", str(file)) == file.read_text()
-    trained = with_agent_defaults(TrainConfig(**given)).flat()
+    trained = _settings(**given)
     shown = yaml.safe_load(file.read_text())
     assert {name: trained[name] for name in shown} == shown
 
 
+def _settings(**given):
+    return with_agent_defaults(TrainConfig(**given)).flat()
+
+
 def test_each_recipe_has_its_own_defaults():
-    math, guess, sql = (yaml.safe_load(_printed("--agent", agent)) for agent in ("math", "guess", "sql"))
+    math, guess, sql = (_settings(agent=agent) for agent in ("math", "guess", "sql"))
     assert [settings["sft_examples"] for settings in (math, guess, sql)] == [2048, 96, 192]
     assert [settings["max_batch_tokens"] for settings in (math, guess)] != [sql["max_batch_tokens"]] * 2
     assert guess["output_dir"] == "outputs/guess-agent"
 
 
 def test_families_with_tools_mix_imitation_into_their_steps_where_that_is_possible():
-    with_tools = ["--agent", "retrieval"]
-    assert yaml.safe_load(_printed(*with_tools))["sft_coef"] > 0
-    assert yaml.safe_load(_printed())["sft_coef"] == 0  # its demonstrations show wrong operations too
-    for without in (["--sft-examples", "0"], ["--backend", "trl"], ["--sft-coef", "0"], ["--algorithm", "ppo"]):
-        assert not yaml.safe_load(_printed(*with_tools, *without))["sft_coef"]
-    assert yaml.safe_load(_printed("--dataset", "reasoning_gym:countdown"))["sft_coef"] == 0
+    assert _settings(agent="retrieval")["sft_coef"] > 0
+    assert _settings()["sft_coef"] == 0  # its demonstrations show wrong operations too
+    for without in ({"sft_examples": 0}, {"backend": "trl"}, {"sft_coef": 0}, {"algorithm": "ppo"}):
+        assert not _settings(agent="retrieval", **without)["sft_coef"]
+    assert _settings(dataset="reasoning_gym:countdown")["sft_coef"] == 0
 
 
 def test_ppo_takes_its_options_and_shares_the_others():
