@@ -6,10 +6,12 @@ import csv
 import importlib
 import json
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from mini_agentic_rl.commands import ServeSettings, open_server
 from processes import run_python
 from tiny import tiny_tokenizer
 
@@ -26,6 +28,18 @@ def load(monkeypatch):
     """Return a function that imports a benchmark."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module
+
+
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """Return a function that runs an imported benchmark in this process, and returns its output as JSON."""
+
+    def run_here(module, *options):
+        monkeypatch.setattr(sys, "argv", [module.__name__, *options, "--json"])
+        module.main()
+        return json.loads(capsys.readouterr().out)
+
+    return run_here
 
 
 def test_answers_and_their_records_are_measured(tmp_path):
@@ -104,26 +118,10 @@ def test_bytes_through_the_store_and_of_adapters_are_counted(tiny_folder, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_by_one_batches_and_clients_are_measured(tiny_folder, load, monkeypatch, capsys):
-    score = load("score")
-    arguments = [
-        "score.py",
-        "--model",
-        tiny_folder,
-        "--device",
-        "cpu",
-        "--texts",
-        "4",
-        "--answers",
-        "2",
-        "--rounds",
-        "1",
-    ]
-    arguments += ["--dtype", "float32"]  # a score of bfloat16 has three digits
-    arguments += ["--clients", "1", "--requests", "2", "--json"]
-    monkeypatch.setattr(sys, "argv", arguments)
-    score.main()
-    rows = json.loads(capsys.readouterr().out)
+def test_one_by_one_batches_and_clients_are_measured(tiny_folder, load, run_here):
+    options = ["--model", tiny_folder, "--device", "cpu", "--texts", "4", "--answers", "2", "--rounds", "1"]
+    options += ["--dtype", "float32"]  # a score of bfloat16 has three digits
+    rows = run_here(load("score"), *options, "--clients", "1", "--requests", "2")
     assert [row["texts"] for row in rows] == ["shared prompts", "different prompts"]
     for row in rows:
         assert row["count"] == 4
@@ -151,21 +149,27 @@ def test_a_step_computes_each_distinct_token_once(tiny_folder):
     assert row["step"] == pytest.approx(row["sampling"] + row["learning"])
 
 
-def test_sampling_is_measured_over_http(tiny_folder):
-    arguments = ["--requests", "3", "--system-tokens", "40", "--new-tokens", "6", "--peers", "--json"]
-    (row,) = run("sampling.py", "--model", tiny_folder, "--device", "cpu", *arguments)
+def test_sampling_is_measured_over_http(tiny_folder, load, run_here, monkeypatch):
+    sampling = load("sampling")
+
+    @contextmanager
+    def our_server(options):
+        with open_server(ServeSettings(model=options.model, device="cpu", port=0)) as server:
+            yield server.endpoint
+
+    monkeypatch.setattr(sampling, "our_server", our_server)
+    options = ["--requests", "3", "--system-tokens", "40", "--new-tokens", "6", "--peers"]
+    (row,) = run_here(sampling, "--model", tiny_folder, "--device", "cpu", *options)
     assert row["side"] == "mini-agentic-rl, HTTP"
     assert row["complete"]
     assert row["tokens"] == 18
 
 
-def test_memory_is_measured_beside_the_plan(tiny_folder, load, monkeypatch, capsys):
+def test_memory_is_measured_beside_the_plan(tiny_folder, load, run_here, monkeypatch):
     memory = load("memory")
     monkeypatch.setattr(memory, "measure", lambda python, script, arguments: run(script, *arguments))
-    arguments = ["--prompt-tokens", "100", "--new-tokens", "4", "--tasks", "1", "--samples", "2", "--chunks", "64"]
-    monkeypatch.setattr(sys, "argv", ["memory.py", "--model", tiny_folder, "--device", "cpu", *arguments, "--json"])
-    memory.main()
-    rows = json.loads(capsys.readouterr().out)
+    options = ["--prompt-tokens", "100", "--new-tokens", "4", "--tasks", "1", "--samples", "2", "--chunks", "64"]
+    rows = run_here(memory, "--model", tiny_folder, "--device", "cpu", *options)
     assert [row["checkpointing"] for row in rows] == [False, True]
     assert all(row["ratio"] == row["planned"] / row["measured"] for row in rows)
 
