@@ -35,22 +35,27 @@ def _checkpoints(folder):
     }
 
 
-def test_a_terminated_command_leaves_a_checkpoint_and_is_resumed(tiny_folder, tmp_path):
-    folder, steps = tmp_path / "run", 8
+def test_a_terminated_command_leaves_a_checkpoint_and_is_resumed(tiny_folder, tmp_path, monkeypatch):
+    folder, steps, update, updates = tmp_path / "run", 5, GRPOObjective.update, []
     options = [
         *("--model", tiny_folder, "--output-dir", str(folder), "--eval-size", "1", "--sft-examples", "0"),
-        *("--total-steps", str(steps), "--tasks-per-step", "2", "--samples-per-prompt", "2", "--n-runners", "4"),
-        *("--max-new-tokens", "24", "--checkpoint-every", "100", "--max-staleness", "2", "--max-samples", "40"),
+        *("--total-steps", str(steps), "--tasks-per-step", "1", "--samples-per-prompt", "2", "--n-runners", "4"),
+        *("--max-new-tokens", "8", "--checkpoint-every", "100", "--max-staleness", "2", "--max-samples", "40"),
     ]
-    with PythonProcess("mini_agentic_rl", "train", *options) as process:
-        process.wait_for("step 1")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143, process.stderr
-        assert "terminated; the same command with --resume goes on from the last checkpoint" in process.stderr
-        assert "Traceback" not in process.stderr
-        assert process.stdout == ""
+
+    def terminated_update(*arguments):
+        updates.append(1)
+        if len(updates) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return update(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GRPOObjective, "update", terminated_update)
+        terminated = CliRunner().invoke(app, ["train", *options])
+    assert (terminated.exit_code, terminated.stdout) == (143, ""), terminated.stderr
+    assert "terminated; the same command with --resume goes on from the last checkpoint" in terminated.stderr
     newest = max(_checkpoints(folder).values())
-    assert 1 <= newest < steps
+    assert 2 <= newest < steps
 
     resumed = CliRunner().invoke(app, ["train", *options, "--resume", "--json"])
     assert f"resumed after step {newest}" in resumed.stderr

@@ -86,7 +86,7 @@ def settings_command(
         short_help: names of the settings that `--help` shows, where `--help-all` shows the others; empty for all.
 
     Raises:
-        TypeError: a setting has a type that no option can have, or no default.
+        TypeError: a setting has a type that no option can have, or no default; or `short_help` names no option.
     """
 
     def decorate(run: Callable[[S], None]) -> None:
@@ -117,6 +117,9 @@ def settings_command(
             with_errors(work, debug=debug, kind=kind)
 
         settings = [setting for setting in kind.settings().values() if setting.panel != WITHOUT_OPTION]
+        unknown = set(short_help) - {setting.name for setting in settings}
+        if unknown:
+            raise TypeError(f"the short help of {name!r} has no options for {sorted(unknown)}")
         parameters = [
             _parameter(kind, setting, is_hidden=bool(short_help) and setting.name not in short_help)
             for setting in settings
