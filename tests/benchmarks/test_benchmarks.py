@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,12 +43,14 @@ def run_here(monkeypatch, capsys):
     return run_here
 
 
-def test_answers_and_their_records_are_measured(tmp_path):
+def test_answers_and_their_records_are_measured(tmp_path, load, run_here, monkeypatch):
+    shutil.copy(BENCHMARKS / "gateway.py", tmp_path / "gateway_benchmark.py")  # `gateway` is a package of tests
+    monkeypatch.syspath_prepend(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
-    arguments = ["--model", str(tmp_path), "--clients", "1", "--requests", "2", "--prompt-tokens", "60", "--json"]
-    arguments += ["--stores", "sqlite", "--step-ms", "1", "--answers", "whole", "engine"]
-    rows = run("gateway.py", *arguments)
+    options = ["--model", str(tmp_path), "--clients", "1", "--requests", "2", "--prompt-tokens", "60"]
+    options += ["--stores", "sqlite", "--step-ms", "1", "--answers", "whole", "engine"]
+    rows = run_here(load("gateway_benchmark"), *options)
     assert [(row["store"], row["answers"]) for row in rows] == [("sqlite", "whole"), ("sqlite", "engine")]
     assert all(row["requests"] == 2 and row["cpu_ms"] > 0 and row["wall_ms"] > 0 for row in rows)
 
