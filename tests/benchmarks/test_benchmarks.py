@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import shutil
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from mini_agentic_rl.commands import ServeSettings, open_server
 from processes import run_python
 from tiny import tiny_tokenizer
 
@@ -23,27 +26,33 @@ def run(script, *options):
 
 @pytest.fixture
 def load(monkeypatch):
-    """Return a function that imports a benchmark, whose measured scripts run in forks."""
+    """Return a function that imports a benchmark."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-
-    def load(name):
-        module = importlib.import_module(name)
-        if hasattr(module, "measure"):
-            monkeypatch.setattr(module, "measure", lambda python, script, arguments: run(script, *arguments))
-        return module
-
-    return load
+    return importlib.import_module
 
 
-def test_every_way_of_answering_and_recording_is_measured(tmp_path):
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """Return a function that runs an imported benchmark in this process, and returns its output as JSON."""
+
+    def run_here(module, *options):
+        monkeypatch.setattr(sys, "argv", [module.__name__, *options, "--json"])
+        module.main()
+        return json.loads(capsys.readouterr().out)
+
+    return run_here
+
+
+def test_answers_and_their_records_are_measured(tmp_path, load, run_here, monkeypatch):
+    shutil.copy(BENCHMARKS / "gateway.py", tmp_path / "gateway_benchmark.py")  # `gateway` is a package of tests
+    monkeypatch.syspath_prepend(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
-    arguments = ["--model", str(tmp_path), "--clients", "2", "--requests", "2", "--prompt-tokens", "60", "--json"]
-    arguments += ["--stores", "sqlite", "--step-ms", "1"]
-    rows = run("gateway.py", *arguments)
-    ways = ("whole", "burst", "steps", "engine")
-    assert [(row["store"], row["answers"]) for row in rows] == [("sqlite", way) for way in ways]
-    assert all(row["requests"] == 4 and row["cpu_ms"] > 0 and row["wall_ms"] > 0 for row in rows)
+    options = ["--model", str(tmp_path), "--clients", "1", "--requests", "2", "--prompt-tokens", "60"]
+    options += ["--stores", "sqlite", "--step-ms", "1", "--answers", "whole", "engine"]
+    rows = run_here(load("gateway_benchmark"), *options)
+    assert [(row["store"], row["answers"]) for row in rows] == [("sqlite", "whole"), ("sqlite", "engine")]
+    assert all(row["requests"] == 2 and row["cpu_ms"] > 0 and row["wall_ms"] > 0 for row in rows)
 
 
 def ended(folder: Path, accuracy: float, low: float) -> None:
@@ -83,27 +92,25 @@ def test_an_agent_that_learns_in_two_runs_of_three_does_not_hold(tmp_path):
 
 def test_a_run_that_is_finished_is_read_and_not_made_again(tiny_folder, tmp_path, load, monkeypatch, capsys):
     methods = load("methods")
+    monkeypatch.setattr(methods, "TRAINED", {"things": ["film"], "positive": ["great"], "negative": ["awful"]})
     monkeypatch.setattr(methods, "HELD_OUT", {"things": ["trip"], "positive": ["good"], "negative": ["bad"]})
-    arguments = ["--model", tiny_folder, "--device", "cpu", "--steps", "1", "--presets", "grpo", "maxrl", "--json"]
-    arguments += ["--folder", str(tmp_path), "--seeds"]
-    methods.main([*arguments, "3"])
-    found = json.loads(capsys.readouterr().out)
-    assert {name: [set(run) for run in runs] for name, runs in found.items()} == {
-        "grpo": [{"accuracy", "reward"}],
-        "maxrl": [{"accuracy", "reward"}],
-    }
+    arguments = ["--model", tiny_folder, "--device", "cpu", "--steps", "1", "--presets", "grpo", "--json"]
+    arguments += ["--folder", str(tmp_path), "--seeds", "3"]
+    methods.main(arguments)
+    result = json.loads(capsys.readouterr().out)
+    assert {name: [set(run) for run in runs] for name, runs in result.items()} == {"grpo": [{"accuracy", "reward"}]}
     monkeypatch.setattr(methods, "train", None)
-    methods.main([*arguments, "3"])
-    assert json.loads(capsys.readouterr().out) == found
+    methods.main(arguments)
+    assert json.loads(capsys.readouterr().out) == result
 
 
 def test_bytes_through_the_store_and_of_adapters_are_counted(tiny_folder, tmp_path, monkeypatch):
     options = ["--model", tiny_folder, "--dtype", "float32", "--device", "cpu", "--writes", "1", "--ranks", "2", "4"]
-    options += ["--rollouts", "3", "--calls", "2", "--prompt-tokens", "16", "--new-tokens", "4", "--turn", "Go on."]
+    options += ["--rollouts", "1", "--calls", "2", "--prompt-tokens", "16", "--new-tokens", "4", "--turn", "Go on."]
     monkeypatch.chdir(tmp_path)
     result = run("scaling.py", "--json", *options)
     store = result["store"]
-    assert (store["rollouts"], store["calls"], store["new_tokens"]) == (3, 2, 8)
+    assert (store["rollouts"], store["calls"], store["new_tokens"]) == (1, 2, 8)
     assert store["spans"] >= 3, "two calls and a reward"
     parts = [store[f"{party}_{way}"] for party in ("runner", "gateway", "learner") for way in ("sent", "received")]
     assert all(parts)
@@ -114,14 +121,13 @@ def test_bytes_through_the_store_and_of_adapters_are_counted(tiny_folder, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_one_by_one_batches_and_clients_are_measured(tiny_folder):
-    arguments = ["--model", tiny_folder, "--device", "cpu", "--texts", "8", "--answers", "4", "--rounds", "1"]
-    arguments += ["--dtype", "float32"]  # a score of bfloat16 has three digits
-    arguments += ["--clients", "2", "--requests", "2", "--json"]
-    rows = run("score.py", *arguments)
+def test_one_by_one_batches_and_clients_are_measured(tiny_folder, load, run_here):
+    options = ["--model", tiny_folder, "--device", "cpu", "--texts", "4", "--answers", "2", "--rounds", "1"]
+    options += ["--dtype", "float32"]  # a score of bfloat16 has three digits
+    rows = run_here(load("score"), *options, "--clients", "1", "--requests", "2")
     assert [row["texts"] for row in rows] == ["shared prompts", "different prompts"]
     for row in rows:
-        assert row["count"] == 8
+        assert row["count"] == 4
         assert row["largest_difference"] < 1e-4
         assert all(row[name] > 0 for name in ("one_by_one_per_s", "batch_per_s", "clients_per_s", "p99_ms", "ratio"))
 
@@ -135,42 +141,38 @@ def test_a_side_that_fails_ends_the_benchmark(monkeypatch):
 
 
 def test_a_step_computes_each_distinct_token_once(tiny_folder):
-    sizes = {"--tasks": 2, "--prompt-tokens": 420, "--new-tokens": 5, "--turns": 2, "--tool-tokens": 50, "--warmup": 0}
+    sizes = {"--tasks": 2, "--prompt-tokens": 220, "--new-tokens": 5, "--turns": 2, "--tool-tokens": 20, "--warmup": 0}
     arguments = [text for name, value in sizes.items() for text in (name, str(value))]
-    options = [
-        "--model",
-        tiny_folder,
-        "--device",
-        "cpu",
-        "--dtype",
-        "float32",
-        *arguments,
-        "--samples",
-        "4",
-        "--steps",
-        "1",
-    ]
+    options = ["--model", tiny_folder, "--device", "cpu", "--dtype", "float32", "--samples", "4", "--steps", "1"]
+    options += arguments
     row = run("grpo_step_ours.py", *options)
-    rollout = 5 + 50 + 5
+    rollout = 5 + 20 + 5
     # Tasks share the beginning of their prompts, and samples of a task may agree in their first tokens.
-    assert 420 + 2 * rollout < row["computed_tokens"] <= 2 * (420 + 4 * rollout)
+    assert 220 + 2 * rollout < row["computed_tokens"] <= 2 * (220 + 4 * rollout)
     assert row["step"] == pytest.approx(row["sampling"] + row["learning"])
 
 
-def test_sampling_is_measured_over_http(tiny_folder):
-    arguments = ["--requests", "3", "--system-tokens", "40", "--new-tokens", "6", "--peers", "--json"]
-    (row,) = run("sampling.py", "--model", tiny_folder, "--device", "cpu", *arguments)
+def test_sampling_is_measured_over_http(tiny_folder, load, run_here, monkeypatch):
+    sampling = load("sampling")
+
+    @contextmanager
+    def our_server(options):
+        with open_server(ServeSettings(model=options.model, device="cpu", port=0)) as server:
+            yield server.endpoint
+
+    monkeypatch.setattr(sampling, "our_server", our_server)
+    options = ["--requests", "3", "--system-tokens", "40", "--new-tokens", "6", "--peers"]
+    (row,) = run_here(sampling, "--model", tiny_folder, "--device", "cpu", *options)
     assert row["side"] == "mini-agentic-rl, HTTP"
     assert row["complete"]
     assert row["tokens"] == 18
 
 
-def test_memory_is_measured_beside_the_plan(tiny_folder, load, monkeypatch, capsys):
+def test_memory_is_measured_beside_the_plan(tiny_folder, load, run_here, monkeypatch):
     memory = load("memory")
-    arguments = ["--prompt-tokens", "300", "--new-tokens", "4", "--tasks", "1", "--samples", "2", "--chunks", "64"]
-    monkeypatch.setattr(sys, "argv", ["memory.py", "--model", tiny_folder, "--device", "cpu", *arguments, "--json"])
-    memory.main()
-    rows = json.loads(capsys.readouterr().out)
+    monkeypatch.setattr(memory, "measure", lambda python, script, arguments: run(script, *arguments))
+    options = ["--prompt-tokens", "100", "--new-tokens", "4", "--tasks", "1", "--samples", "2", "--chunks", "64"]
+    rows = run_here(memory, "--model", tiny_folder, "--device", "cpu", *options)
     assert [row["checkpointing"] for row in rows] == [False, True]
     assert all(row["ratio"] == row["planned"] / row["measured"] for row in rows)
 
@@ -186,7 +188,7 @@ def test_the_checks_of_a_gpu_hold_on_a_cpu(script, tiny_folder):
 
 def test_rates_and_ratios_are_measured_and_nothing_but_the_output_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    options = ["--stores", "memory", "--rollouts", "40", "--rounds", "1", "--callers", "1", "--output", "rates.json"]
+    options = ["--stores", "memory", "--rollouts", "20", "--rounds", "1", "--callers", "1", "--output", "rates.json"]
     result = run("store.py", "--json", *options)
     (ours,) = [row for row in result["rates"] if row["store"] == "memory"]
     assert ours["callers"] == 1
@@ -194,8 +196,3 @@ def test_rates_and_ratios_are_measured_and_nothing_but_the_output_is_written(tmp
     assert ours["cycles"] > 0
     assert [path.name for path in tmp_path.iterdir()] == ["rates.json"]
     assert json.loads((tmp_path / "rates.json").read_text()) == result
-
-
-def test_claims_are_counted():
-    (row,) = run("store.py", "--json", "--stores", "sqlite", "--claims", "30", "--processes", "2")["claims"]
-    assert (row["claimed"], row["claimed twice"], row["processes"]) == (30, 0, 2)

@@ -55,13 +55,10 @@ def test_json_output_is_nothing_but_the_summary(jobs):
     assert jobs == [EvalSettings(json_output=True, samples=4, adapter=Path("a/b"))]
 
 
-def test_version_names_what_computes():
+def test_version_and_models(monkeypatch, tmp_path):
     lines = _invoke("version").stdout.splitlines()
     assert lines[0] == f"mini-agentic-rl {__version__}"
     assert [line.split()[0] for line in lines[1:]] == ["python", "torch", "transformers", "peft"]
-
-
-def test_models_list_says_where_the_embedded_model_is_or_how_to_get_it(monkeypatch, tmp_path):
     monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path))
     assert "mini-agentic-rl models pull" in _invoke("models", "list").stdout
 

@@ -42,12 +42,21 @@ def test_what_a_run_folder_keeps_and_what_is_printed_are_such_files(tmp_path):
 
 
 def test_a_command_prints_its_settings_and_does_nothing_else(tmp_path):
-    path = _file(tmp_path, "run.yaml", "lora_r: 4\n")
-    result = CliRunner().invoke(app, ["train", "--config", str(path), "--total-steps", "2", "--print-config"])
+    path = _file(tmp_path, "run.yaml", "lora_r: 4\npatience: 3\n")
+    options = ["--total-steps", "2", "--kl-coef", "0.5", "--difficulty", "1,3", "--loggers", "console,tensorboard"]
+    result = CliRunner().invoke(app, ["train", "--config", str(path), *options, "--print-config"])
     assert result.exit_code == 0
     assert "# Model\n" in result.stdout
-    assert "\nlora_r: 4\n" in result.stdout
-    assert "\ntotal_steps: 2\n" in result.stdout
+    lines = result.stdout.splitlines()
+    for line in ("lora_r: 4", "total_steps: 2", "kl_coef: 0.5", "difficulty: [1, 3]", "patience: 3"):
+        assert line in lines
+    assert 'loggers: ["console", "tensorboard"]' in lines
+
+
+def test_a_setting_without_an_option_is_refused_on_the_command_line():
+    refused = CliRunner().invoke(app, ["train", "--patience", "3"], env={"COLUMNS": "200"})
+    assert refused.exit_code == 2
+    assert "give patience in a file of --config" in refused.output
 
 
 @pytest.mark.parametrize(
@@ -69,7 +78,7 @@ def test_what_a_file_gets_wrong_is_one_line_that_names_it(text, complaint, tmp_p
     assert result.stderr.count("\n") == 1
 
 
-def test_a_file_that_is_not_there_or_of_no_known_kind(tmp_path):
+def test_a_file_that_is_missing_or_of_no_known_kind(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         read_settings(TrainConfig, {}, tmp_path / "none.yaml")
     with pytest.raises(UserError, match=r"\.yaml, \.toml and \.json"):

@@ -45,14 +45,10 @@ def test_a_raw_file_is_converted_and_what_was_left_out_is_shown(raw: Path, tmp_p
     }
     rows = load_examples(output, "preference", split="all")
     assert rows[0]["prompt"][0]["content"] == "头痛吃什么药？"
-
-
-def test_named_fields_are_taken(tmp_path: Path) -> None:
-    (tmp_path / "raw.jsonl").write_text('{"u": "q", "yes": "a", "no": "b"}\n')
-    fields = ("--prompt-field", "u", "--chosen-field", "yes", "--rejected-field", "no")
-    result = invoke("convert-dpo", "--input", tmp_path / "raw.jsonl", "--output", tmp_path / "o.jsonl", *fields)
+    fields = ("--prompt-field", "query", "--chosen-field", "rejected_response", "--rejected-field", "response")
+    result = invoke("convert-dpo", "--input", raw, "--output", output, *fields)
     assert result.exit_code == 0, result.output
-    assert load_examples(tmp_path / "o.jsonl", "preference", split="all")[0]["chosen"][0]["content"] == "a"
+    assert load_examples(output, "preference", split="all")[0]["chosen"][0]["content"] == "b"
 
 
 @pytest.mark.parametrize(

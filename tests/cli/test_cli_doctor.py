@@ -26,15 +26,8 @@ def invoke(*arguments):
 
 
 def row(step, **changes):
-    numbers = {
-        "rollout/failed": 0,
-        "groups/count": 4,
-        "groups/with_signal": 3,
-        "reward/mean": 0.4,
-        "reward/std": 0.4,
-        "seconds/sampling": 10.0,
-        "seconds/tail": 1.0,
-    }
+    numbers = {"rollout/failed": 0, "groups/count": 4, "groups/with_signal": 3, "reward/mean": 0.4, "reward/std": 0.4}
+    numbers |= {"seconds/sampling": 10.0, "seconds/tail": 1.0}
     given = {name.replace("__", "/"): value for name, value in changes.items()}
     return {"time": 1.0 + step, "phase": "reinforcement learning", "step": step, **numbers, **given}
 
@@ -88,6 +81,10 @@ def test_the_doctor_names_the_fault_the_option_and_a_rollout_and_ends_with_statu
     shown = re.search(r"agl (rollouts show \S+ --store \S+)", result.stdout)
     assert shown is not None
     assert invoke(*shown[1].split()).exit_code == 0
+    report = json.loads(invoke("doctor", str(idle), "--json").stdout)
+    assert {finding["rule"] for finding in report["findings"]} == {"equal_rewards", "no_tool_calls"}
+    assert "sft_examples" in report["findings"][0]["settings"]
+    assert "slow_tail" in report["healthy"]
     assert {path: text for path, text in files_of(idle).items() if path in before} == before
 
 
@@ -101,20 +98,15 @@ def test_a_run_whose_store_is_of_a_newer_version_is_looked_at_by_its_metrics(tmp
     assert "its rollouts were left out: the store" in invoke("doctor", str(folder)).stdout
 
 
-def test_the_doctor_as_json(idle):
-    result = invoke("doctor", str(idle), "--json")
-    assert result.exit_code == 1
-    found = json.loads(result.stdout)
-    assert {one["rule"] for one in found["findings"]} == {"equal_rewards", "no_tool_calls"}
-    assert "sft_examples" in found["findings"][0]["settings"]
-    assert "slow_tail" in found["healthy"]
-
-
 def test_a_healthy_run_ends_with_status_0(tmp_path):
     rows = [row(step, rollout__tool_calls=1.0, rollout__count=32) for step in range(1, 9)]
     result = invoke("doctor", str(make_run(tmp_path / "fine", rows)))
     assert result.exit_code == 0, result.stdout
     assert "no fault was found (rules: no_reward, " in result.stdout
+    warm_up = [{"time": 1.0, "phase": "SFT", "step": 1, "sft/loss": 2.0}]
+    result = invoke("doctor", str(make_run(tmp_path / "new", warm_up, rollouts=0)))
+    assert result.exit_code == 0
+    assert "there is no step of reinforcement learning yet" in result.stdout
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path):
@@ -125,23 +117,13 @@ def test_a_folder_without_a_run_is_one_line(tmp_path):
             assert len(result.stderr.splitlines()) == 1
 
 
-def test_the_doctor_says_that_there_is_no_step_yet(tmp_path):
-    folder = make_run(tmp_path / "new", [{"time": 1.0, "phase": "SFT", "step": 1, "sft/loss": 2.0}], rollouts=0)
-    result = invoke("doctor", str(folder))
-    assert result.exit_code == 0
-    assert "there is no step of reinforcement learning yet" in result.stdout
-
-
-def test_watch_once_tells_how_a_run_stands(idle):
-    result = invoke("watch", "--once", str(idle))
-    assert result.exit_code == 0, result.output
-    assert "idle: finished  reinforcement learning  step 8 of 8  rollouts: 20 succeeded" in result.stdout
-    assert "before" in result.stdout
-    assert "25.0 %" in result.stdout
-    assert "Most groups teach nothing" in result.stdout
-
-
-def test_watch_tells_each_step_once_and_ends_with_the_run(idle):
+def test_watch_shows_each_step_once_and_ends_with_the_run(idle):
+    once = invoke("watch", "--once", str(idle))
+    assert once.exit_code == 0, once.output
+    assert "idle: finished  reinforcement learning  step 8 of 8  rollouts: 20 succeeded" in once.stdout
+    assert "before" in once.stdout
+    assert "25.0 %" in once.stdout
+    assert "Most groups teach nothing" in once.stdout
     result = invoke("watch", str(idle), "--poll-seconds", "0.01")
     assert result.exit_code == 0, result.output
     assert [line.split()[1] for line in result.stdout.splitlines() if line.startswith("step ")] == list("12345678")
@@ -158,24 +140,16 @@ def test_watch_knows_whether_somebody_still_writes(tmp_path, pid, state):
     assert f"cut: {state}" in invoke("watch", "--once", str(folder)).stdout
 
 
-def test_report_writes_the_page_with_its_curves_where_it_is_asked_to(idle, tmp_path):
-    target = tmp_path / "page.html"
-    result = invoke("report", str(idle), "--output", str(target))
-    assert result.exit_code == 0, result.stderr
-    assert result.stdout.strip() == f"wrote {target}"
-    assert "<svg" in target.read_text()
-
-
 def test_report_writes_the_page_of_a_run_that_has_not_ended(tmp_path):
     folder = make_run(tmp_path / "cut", [row(1), row(2)], finished=False, rollouts=1)
     assert invoke("report", str(folder)).exit_code == 0
     page = (folder / "report.html").read_text()
     assert "25.0 %" in page
     assert "What the doctor says" in page
-
-
-def test_a_report_that_cannot_be_written_is_one_line(idle, tmp_path):
-    result = invoke("report", str(idle), "--output", str(tmp_path / "none" / "page.html"))
+    target = tmp_path / "page.html"
+    assert invoke("report", str(folder), "--output", str(target)).stdout.strip() == f"wrote {target}"
+    assert "<svg" in target.read_text()
+    result = invoke("report", str(folder), "--output", str(tmp_path / "none" / "page.html"))
     assert result.exit_code == 2
     assert "none/page.html cannot be written" in result.stderr
 

@@ -46,13 +46,9 @@ def test_generated_sets_give_every_form_and_their_splits_share_no_question(name:
     questions = [{prompt_key(row) for row in rows} for rows in parts.values()]
     assert sum(map(len, questions)) == len(set.union(*questions))
     assert parts["train"] == load_examples(name, form, split="train", max_samples=20)
-
-
-def test_the_forms_of_one_split_are_about_the_same_questions() -> None:
-    sft, pairs = (load_examples("arithmetic", form, max_samples=30) for form in ("sft", "preference"))
-    test = {prompt_key(row) for row in load_examples("arithmetic", "preference", split="test", max_samples=200, seed=5)}
-    assert [prompt_key(row) for row in sft] == [prompt_key(row) for row in pairs]
-    assert not test & {prompt_key(row) for row in sft}
+    if form == "preference":  # the forms of one split are about the same questions
+        demonstrations = load_examples(name, "sft", split="train", max_samples=20)
+        assert [prompt_key(row) for row in demonstrations] == [prompt_key(row) for row in parts["train"]]
 
 
 def test_demonstrations_end_in_the_right_answer_as_the_prompt_asks() -> None:
@@ -74,19 +70,14 @@ def test_the_rows_of_a_function_are_a_data_set(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "made_rows.py").write_text(
         "def made(form, **settings):\n    messages = [{'role': 'user', 'content': form}]\n"
         "    return [{'messages': [*messages, {'role': 'assistant', 'content': 'x'}]}] * settings['max_samples']\n"
+        "def broken(**settings):\n    raise OSError('disk gone')\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     rows = load_examples("made_rows:made", "sft", max_samples=4)
     assert [row["messages"][0]["content"] for row in rows] == ["sft"] * 4
-
-
-def test_a_function_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_rows.py").write_text("def broken(**settings):\n    raise OSError('disk gone')\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    with pytest.raises(DatasetError, match=r"my_rows:broken.*OSError: disk gone"):
-        load_examples("my_rows:broken", "sft")
+    with pytest.raises(DatasetError, match=r"made_rows:broken.*OSError: disk gone"):
+        load_examples("made_rows:broken", "sft")
 
 
 def test_gsm8k_from_a_local_copy_has_both_forms_and_keeps_its_test_set(tmp_path: Path) -> None:
@@ -128,8 +119,6 @@ def test_one_file_in_every_format_gives_the_same_examples(tmp_path: Path) -> Non
     assert load_examples(paths[0], "sft", split="all", max_samples=5, seed=3) == load_examples(
         paths[3], "sft", split="all", max_samples=5, seed=3
     )
-    tasks = [list(load_task_dataset(path, "test")) for path in paths]
-    assert [row["question"] for row in tasks[0]] == [row["question"] for row in tasks[3]]
 
 
 def test_published_splits_of_a_folder_are_kept_and_the_missing_one_is_taken_from_train(tmp_path: Path) -> None:
@@ -170,17 +159,20 @@ def test_every_common_shape_of_a_demonstration_is_read(
 
 def test_tool_calls_of_sharegpt_become_those_of_openai(tmp_path: Path) -> None:
     turns = [
-        {"from": "human", "value": "2+2?"},
-        {"from": "function_call", "value": '{"name": "calculator", "arguments": {"expression": "2+2"}}'},
-        {"from": "observation", "value": "4"},
-        {"from": "gpt", "value": "4"},
+        {"from": "human", "value": "p"},
+        {"from": "function_call", "value": '{"name": "weather", "arguments": {"city": "Porto"}}'},
+        {"from": "tool_call", "value": '{"name": "weather", "parameters": {"city": "Rome"}}'},
+        {"from": "observation", "value": "sunny"},
+        {"from": "tool_response", "value": "rain"},
+        {"from": "gpt", "value": "c"},
     ]
-    tool = {"name": "calculator", "parameters": {"type": "object"}}
+    tool = {"name": "weather", "parameters": {"type": "object"}}
     path = write_jsonl(tmp_path / "rows.jsonl", [{"conversations": turns, "tools": json.dumps([tool])}])
     [example] = load_examples(path, "sft", split="all")
-    call, result = example["messages"][1:3]
-    assert call["tool_calls"][0]["function"] == {"name": "calculator", "arguments": '{"expression": "2+2"}'}
-    assert result == {"role": "tool", "content": "4", "tool_call_id": call["tool_calls"][0]["id"]}
+    _, answer, *results, _ = example["messages"]  # both calls belong to one answer
+    assert [call["function"]["arguments"] for call in answer["tool_calls"]] == ['{"city": "Porto"}', '{"city": "Rome"}']
+    assert [result["tool_call_id"] for result in results] == [call["id"] for call in answer["tool_calls"]]
+    assert results[0] == {"role": "tool", "content": "sunny", "tool_call_id": answer["tool_calls"][0]["id"]}
     assert example["tools"] == [{"type": "function", "function": tool}]
 
 
@@ -242,6 +234,8 @@ def test_unknown_forms_and_sizes_are_refused() -> None:
         load_examples("arithmetic", "sft", max_samples=-1)
     with pytest.raises(DatasetError, match="split"):
         load_examples("arithmetic", "sft", split="validation")  # type: ignore[arg-type]
+    with pytest.raises(DatasetError, match="eval_fraction: 1"):
+        divide_examples([{"question": "q"}], 1)
 
 
 @given(st.lists(st.sampled_from("abcdefghijklmnop"), max_size=40), st.floats(0, 0.99), st.integers(0, 5))
@@ -257,8 +251,3 @@ def test_dividing_loses_nothing_shares_no_question_and_ignores_the_order(
     if fraction and len(set(questions)) > 1:
         assert train
         assert held_out
-
-
-def test_a_fraction_of_one_would_leave_nothing_to_train_on() -> None:
-    with pytest.raises(DatasetError, match="eval_fraction: 1"):
-        divide_examples([{"question": "q"}], 1)

@@ -12,30 +12,22 @@ from mini_agentic_rl.datasets import overlap_of_splits, split_overlap
 SEEN = ["Ann has 3 apples and buys 4 more. How many has she?", "A train goes 60 miles in 1.5 hours."]
 
 
-def test_a_question_is_the_same_whatever_its_case_spaces_and_signs():
-    found = split_overlap(SEEN, ["ann has 3  apples, and buys 4 more: how many has she"], 4)
-    assert (found["same"], found["same_but_numbers"], found["with_ngram"]) == (1, 1, 1)
-    assert found["ngrams_seen"] == 1.0
-
-
-def test_a_story_with_other_numbers_is_told_apart_from_one_that_is_new():
+def test_the_overlap_is_counted_whole_with_other_numbers_and_in_runs_of_words():
+    same = split_overlap(SEEN, ["ann has 3  apples, and buys 4 more: how many has she"], 4)
+    assert (same["same"], same["same_but_numbers"], same["with_ngram"], same["ngrams_seen"]) == (1, 1, 1, 1.0)
     other, new = "Ann has 1,300 apples and buys 5 more. How many has she?", "Why is the sky blue over the sea today?"
-    found = split_overlap(SEEN, [other, new], 4)
-    assert (found["same"], found["same_but_numbers"], found["with_ngram"]) == (0, 1, 1)
-    assert found["ngrams_seen"] == 0.5
-    assert found["examples"] == [other]
-
-
-def test_a_part_of_a_question_is_found_by_its_words():
-    found = split_overlap(SEEN, ["Bob buys 9 more. How many has she now?"], 4)
-    assert (found["same_but_numbers"], found["with_ngram"]) == (0, 1)
-    assert 0 < found["ngrams_seen"] < 1
+    mixed = split_overlap(SEEN, [other, new], 4)
+    assert (mixed["same"], mixed["same_but_numbers"], mixed["with_ngram"], mixed["ngrams_seen"]) == (0, 1, 1, 0.5)
+    assert mixed["examples"] == [other]
+    part = split_overlap(SEEN, ["Bob buys 9 more. How many has she now?"], 4)
+    assert (part["same_but_numbers"], part["with_ngram"]) == (0, 1)
+    assert 0 < part["ngrams_seen"] < 1
     assert split_overlap(SEEN, ["Bob buys 9 more. How many has she now?"], 8)["with_ngram"] == 0
 
 
 def test_splits_are_compared_with_all_before_them_and_short_questions_count_whole():
-    found = overlap_of_splits({"train": ["hi"], "val": [], "test": ["hi", "no"]}, 8)
-    assert [(row["seen"], row["asked"], row["same"], row["with_ngram"]) for row in found] == [("train", "test", 1, 1)]
+    rows = overlap_of_splits({"train": ["hi"], "val": [], "test": ["hi", "no"]}, 8)
+    assert [(row["seen"], row["asked"], row["same"], row["with_ngram"]) for row in rows] == [("train", "test", 1, 1)]
     assert split_overlap(["hi"], [], 8)["ngrams_seen"] == 0.0
 
 

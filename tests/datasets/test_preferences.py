@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_agentic_rl.datasets.messages import ShapeError
-from mini_agentic_rl.datasets.preferences import PAIR_FIELDS, Preference, PreferenceFields, read_preference
+from mini_agentic_rl.datasets.preferences import PAIR_FIELDS, PreferenceFields, read_preference
 
 U = {"role": "user", "content": "问题?"}
 
@@ -137,28 +137,16 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
-NAMES = sorted({name for record, *_ in SHAPES for name in record})
-
-
-def read(record: dict[str, Any]) -> Preference | None:
-    try:
-        return read_preference(record)
-    except ShapeError:
-        return None
-
-
-@given(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=6))
-@settings(max_examples=150, deadline=None)
-def test_any_record_is_a_preference_or_refused_with_a_reason(record: dict[str, Any]) -> None:
-    pair = read(record)
-    if pair is not None:
-        assert pair.chosen != pair.rejected
-        assert pair.chosen[-1]["role"] == pair.rejected[-1]["role"] == "assistant"
 
 
 @given(st.sampled_from(SHAPES), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_a_known_shape_with_one_broken_field_is_refused_or_still_a_preference(shape: Any, data: Any) -> None:
     record = dict(shape[0])
     record[data.draw(st.sampled_from(sorted(record)))] = data.draw(JSON)
-    read(record)
+    try:
+        pair = read_preference(record)
+    except ShapeError:
+        return
+    assert pair.chosen != pair.rejected
+    assert pair.chosen[-1]["role"] == pair.rejected[-1]["role"] == "assistant"

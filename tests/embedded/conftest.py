@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ def embedded():
 
 @pytest.fixture
 def run_as_script(tmp_path, monkeypatch):
-    """Run a text as a script of its own in the folder of the test; return what it tells, output and errors."""
+    """Run a text as a script of its own in the folder of the test; return its output and errors."""
 
     def run(text: str) -> str:
         script = tmp_path / "my_agent.py"
@@ -35,14 +34,8 @@ def run_as_script(tmp_path, monkeypatch):
             text=True,
             check=False,
         )
-        told = done.stdout + done.stderr
-        assert done.returncode == 0, told[-5000:]
-        return told
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, output[-5000:]
+        return output
 
     return run
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    """Return the working directory of the script."""
-    return tmp_path

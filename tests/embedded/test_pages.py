@@ -1,7 +1,4 @@
-"""What README.md and docs/your-agent.md show is run as it stands there, with the embedded model, and learns.
-
-It takes minutes on two cores, and so is no part of the ordinary tests: `make test-embedded`.
-"""
+"""The agents of README.md and docs/your-agent.md learn with the embedded model: `make test-embedded`, minutes."""
 
 from __future__ import annotations
 
@@ -36,29 +33,29 @@ def accuracies(run) -> list[float]:
     return logged
 
 
-def test_the_first_agent_of_the_readme_learns(run_as_script, folder):
-    told = run_as_script(FIRST.text)
-    before, after = accuracies(folder / "outputs/reviews")
-    assert before < 0.3, told
-    assert after >= 0.8, told
+def test_the_first_agent_of_the_readme_learns(run_as_script, tmp_path):
+    output = run_as_script(FIRST.text)
+    before, after = accuracies(tmp_path / "outputs/reviews")
+    assert before < 0.3, output
+    assert after >= 0.8, output
     shown = [
         line for _, block in fenced_blocks("README.md", "text") for line in block.splitlines() if "accuracy" in line
     ]
     assert len(shown) == 2
     for line in shown:
         beginning = line.partition("accuracy")[0].split()
-        assert re.search(rf"{' '.join(beginning)}\s+accuracy \d+\.\d %", told), f"{line}\n{told}"
+        assert re.search(rf"{' '.join(beginning)}\s+accuracy \d+\.\d %", output), f"{line}\n{output}"
 
 
-def test_a_class_learns_to_list(run_as_script, folder):
-    told = run_as_script(LISTER.text)
-    before, after = accuracies(folder / "outputs/lister")
-    assert after > before, told
+def test_a_class_learns_to_list(run_as_script, tmp_path):
+    output = run_as_script(LISTER.text)
+    before, after = accuracies(tmp_path / "outputs/lister")
+    assert after > before, output
 
 
-def test_an_agent_with_a_hook_imitates_and_is_then_reinforced(run_as_script, folder):
-    told = run_as_script(MATH.text)
-    before, imitated, after = accuracies(folder / "outputs/math")
-    assert before < 0.1, told
-    assert imitated > 0, told
-    assert after > 0.1, told
+def test_an_agent_with_a_hook_imitates_and_is_then_reinforced(run_as_script, tmp_path):
+    output = run_as_script(MATH.text)
+    before, imitated, after = accuracies(tmp_path / "outputs/math")
+    assert before < 0.1, output
+    assert imitated > 0, output
+    assert after > 0.1, output

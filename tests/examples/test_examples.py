@@ -21,45 +21,51 @@ from tiny import tiny_tokenizer
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 
-def _run(name, *options, **how):
-    """What an example prints."""
-    return run_python(EXAMPLES / name, *options, **how)[0]
+@pytest.fixture(scope="module")
+def brief(tiny_folder, tmp_path_factory):
+    """Return the folder of a tiny model whose answers have a few tokens, since a third of the tokens end them."""
+    folder = shutil.copytree(tiny_folder, tmp_path_factory.mktemp("models") / "brief")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+    ends = [tiny_tokenizer().eos_token_id, *range(20, 120)]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    return str(folder)
 
 
-def test_an_agent_of_ones_own_is_trained_and_then_measured(tiny_folder, tmp_path):
+def _run(name, *options):
+    """Return what an example prints."""
+    return run_python(EXAMPLES / name, *options)[0]
+
+
+def test_an_agent_is_trained_and_then_measured(brief, tmp_path):
     run = tmp_path / "run"
-    size = ("--cot", "--iterations", "1", "--tasks-per-step", "2", "--eval-size", "2", "--sft-examples", "4")
-    told = _run("train_math_agent.py", "--model", tiny_folder, *size, "--seed", "1", "--output-dir", str(run))
-    rows = [line.split(":") for line in told.splitlines()[-3:]]
+    size = ("--cot", "--iterations", "1", "--tasks-per-step", "1", "--eval-size", "2", "--sft-examples", "2")
+    printed = _run("train_math_agent.py", "--model", brief, *size, "--seed", "1", "--output-dir", str(run))
+    rows = [line.split(":") for line in printed.splitlines()[-3:]]
     assert [name.strip() for name, _ in rows] == ["before", "after SFT", "after RL"]
-    assert all(found.endswith("of 2") for _, found in rows)
+    assert all(accuracy.endswith("of 2") for _, accuracy in rows)
     adapter = run / "adapter"
     before = adapter.joinpath("adapter_model.safetensors").read_bytes()
 
     tasks = tmp_path / "tasks.jsonl"
-    tasks.write_text('{"question": "What is 1 + 1?", "answer": "2"}\n{"question": "What is 2 + 3?", "answer": 5}\n')
-    measured = _run(
-        "benchmark.py",
-        *("--model", tiny_folder, "--adapter", str(adapter), "--dataset", str(tasks), "--size", "2", "--samples", "2"),
-    )
+    tasks.write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
+    options = ("--adapter", str(adapter), "--dataset", str(tasks), "--size", "1", "--samples", "2")
+    measured = _run("benchmark.py", "--model", brief, *options)
     assert "pass@1" in measured
-    assert "of 4" in measured
+    assert "of 2" in measured
     assert "pass@2" in measured
     assert adapter.joinpath("adapter_model.safetensors").read_bytes() == before
 
 
-def test_a_server_learns_from_its_use(tiny_folder, tmp_path):
-    size = ("--rounds", "2", "--samples", "2", "--max-tokens", "6")
-    told = _run("learn_from_use.py", "--model", tiny_folder, "--folder", str(tmp_path / "use"), *size)
-    rounds = [line for line in told.splitlines() if line.startswith("round")]
+def test_a_server_learns_from_its_use(brief, tmp_path):
+    size = ("--rounds", "2", "--samples", "2", "--max-tokens", "4")
+    printed = _run("learn_from_use.py", "--model", brief, "--folder", str(tmp_path / "use"), *size)
+    rounds = [line for line in printed.splitlines() if line.startswith("round")]
     assert len(rounds) == 2
     assert (tmp_path / "use" / "sessions.db").is_file()
 
 
-def test_the_gaia_agent_is_trained_on_a_local_copy(tiny_folder, tmp_path):
-    folder = shutil.copytree(tiny_folder, tmp_path / "tiny")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
+def test_the_gaia_agent_is_trained_on_a_local_copy(brief, tmp_path):
     copy = tmp_path / "copy"
     copy.mkdir()
     records = [
@@ -68,33 +74,34 @@ def test_the_gaia_agent_is_trained_on_a_local_copy(tiny_folder, tmp_path):
     ]
     copy.joinpath("metadata.jsonl").write_text("\n".join(map(json.dumps, records)))
     tmp_path.joinpath("my_search.py").write_text("def search(query):\n    return query\n")
-    size = ("--steps", "2", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--max-turns", "2")
-    told, progress = run_python(
+    size = ("--steps", "1", "--tasks-per-step", "1", "--samples-per-prompt", "2", "--max-turns", "2")
+    printed, progress = run_python(
         EXAMPLES / "train_gaia_agent.py",
-        *("--data-dir", str(copy), "--model", str(folder), "--max-new-tokens", "8", "--search", "my_search:search"),
+        *("--data-dir", str(copy), "--model", brief, "--max-new-tokens", "4", "--search", "my_search:search"),
         *(*size, "--output-dir", str(tmp_path / "run")),
         environment={"PYTHONPATH": str(tmp_path)},
     )
-    assert [line.split(":")[0].strip() for line in told.splitlines() if line.endswith("of 1")] == ["before", "after RL"]
+    measured = [line.split(":")[0].strip() for line in printed.splitlines() if line.endswith("of 1")]
+    assert measured == ["before", "after RL"]
     assert "evaluation: after RL: 1 done in" in progress
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
 
 
 def test_a_copy_of_gaia_that_is_not_there_is_named(tmp_path):
-    _, told = run_python(EXAMPLES / "train_gaia_agent.py", "--data-dir", str(tmp_path), expect=1)
-    assert f"data_dir: {tmp_path} holds no metadata.jsonl" in told.splitlines()[-1]
+    _, errors = run_python(EXAMPLES / "train_gaia_agent.py", "--data-dir", str(tmp_path), expect=1)
+    assert f"data_dir: {tmp_path} holds no metadata.jsonl" in errors.splitlines()[-1]
 
 
 def test_grpo_fits_on_a_page_and_trains_from_there(tiny_folder, monkeypatch, capsys):
     page = EXAMPLES / "grpo_from_scratch.py"
     assert len(page.read_text().splitlines()) <= 150
     scratch = runpy.run_path(str(page))
-    answers = iter([f"<calc>{number} + 1</calc>" for number in range(3)])
+    answers = itertools.count()
     seen, step = [], scratch["step"]
 
     def decode(self, ids, **_):
-        """Asks the calculator three times, and then says what was sampled: a tiny model would never ask."""
-        return next(answers, f"{len(ids) % 5}")
+        """Return a call of the calculator for every third answer: a tiny model would never call it."""
+        return f"{len(ids) % 5}" if next(answers) % 3 else "<calc>1 + 1</calc>"
 
     def often_ended(**params):
         return SamplingParams(**params, logit_bias={tiny_tokenizer().eos_token_id: 5.0})
@@ -127,26 +134,26 @@ def test_grpo_fits_on_a_page_and_trains_from_there(tiny_folder, monkeypatch, cap
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_an_assistant_is_trained_against_a_simulated_user(both, tiny_folder, tmp_path):
+def test_an_assistant_is_trained_against_a_simulated_user(both, brief, tmp_path):
     run = tmp_path / "run"
-    size = ("--steps", "1", "--tasks-per-step", "1", "--eval-size", "1", "--sft-examples", "2")
-    options = ["--model", tiny_folder, *size, "--output-dir", str(run)]
+    size = ("--steps", "1", "--tasks-per-step", "1", "--eval-size", "1", "--sft-examples", "1" if both else "0")
+    options = ["--model", brief, *size, "--output-dir", str(run)]
     if both:
         options.append("--train-both")
     else:  # against a partner that was trained before
-        trained = load_model(tiny_folder, lora=LoraSettings())
-        save_weights(trained, tmp_path / "user", DEFAULT_ADAPTER)
+        save_weights(load_model(brief, lora=LoraSettings(r=2)), tmp_path / "user", DEFAULT_ADAPTER)
         options += ["--user-adapter", str(tmp_path / "user")]
-    told, progress = run_python(EXAMPLES / "train_with_user_simulator.py", *options)
-    assert [line.split(":")[0].strip() for line in told.splitlines()[-3:]] == ["before", "after SFT", "after RL"]
+    printed, progress = run_python(EXAMPLES / "train_with_user_simulator.py", *options)
+    measured = [line.split(":")[0].strip() for line in printed.splitlines() if line.endswith("of 1")]
+    assert measured == (["before", "after SFT", "after RL"] if both else ["before", "after RL"])
     assert "evaluation: after RL: 1 done in" in progress
     folders = [run / "adapters" / "assistant", run / "adapters" / "user"] if both else [run / "adapter"]
     for folder in folders:
         assert (folder / "adapter_model.safetensors").is_file()
 
 
-def test_a_model_is_trained_by_the_tool_of_an_agent(tiny_folder, tmp_path):
-    size = ("--dataset", "arithmetic:1", "--max-samples", "4", "--max-new-tokens", "4")
-    told = _run("rl_training_example.py", "--model", tiny_folder, *size, "--output-dir", str(tmp_path / "run"))
-    measured = [line for line in told.splitlines() if line.endswith("of 4")]
-    assert [line.split(":")[0].strip() for line in measured] == [tiny_folder, "sft", "grpo"]
+def test_a_model_is_trained_by_the_tool_of_an_agent(brief, tmp_path):
+    size = ("--dataset", "arithmetic:1", "--max-samples", "2", "--max-new-tokens", "4")
+    printed = _run("rl_training_example.py", "--model", brief, *size, "--output-dir", str(tmp_path / "run"))
+    measured = [line for line in printed.splitlines() if line.endswith("of 2")]
+    assert [line.split(":")[0].strip() for line in measured] == [brief, "sft", "grpo"]

@@ -21,9 +21,9 @@ def typed(*words):
 def project(tmp_path_factory):
     """Return the folder of a project that the command has written."""
     folder = tmp_path_factory.mktemp("projects") / "my-agent"
-    told = typed("new", str(folder))
-    assert told.exit_code == 0, told.output
-    assert told.output.splitlines()[-1] == f"next: cd {folder} && mini-agentic-rl train --config train.yaml"
+    result = typed("new", str(folder))
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[-1] == f"next: cd {folder} && mini-agentic-rl train --config train.yaml"
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == FILES
     return folder
 
@@ -43,17 +43,9 @@ def inside(project, monkeypatch):
 def test_the_project_trains_as_it_is(inside, tiny_folder):
     read = typed("train", "--config", "train.yaml", "--model", tiny_folder, "--print-config")
     assert read.exit_code == 0, read.output
+    small = {"total_steps": 1, "tasks_per_step": 1, "samples_per_prompt": 2, "max_new_tokens": 4, "eval_size": 2}
     config = TrainConfig(
-        agent="agent:Agent",
-        dataset="tasks",
-        model=tiny_folder,
-        output_dir=inside / "outputs" / "run",
-        total_steps=1,
-        tasks_per_step=2,
-        samples_per_prompt=2,
-        max_new_tokens=4,
-        eval_size=2,
-        console=False,
+        agent="agent:Agent", dataset="tasks", model=tiny_folder, output_dir="outputs/run", console=False, **small
     )
     summary = train_job(config)
     assert [row["count"] for row in summary["accuracy"]] == [2, 2]
@@ -65,16 +57,13 @@ def test_the_tests_of_the_project_pass(inside):
     assert pytest.main([*options, str(inside)]) == 0
 
 
-def test_a_folder_that_holds_something_is_left_alone(tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    told = typed("new", str(tmp_path))
-    assert told.exit_code == 2
-    assert "is not empty" in told.output
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    assert "is a file" in typed("new", str(tmp_path / "mine.txt")).output
-
-
-def test_an_empty_folder_and_one_below_others_are_taken(tmp_path):
+def test_only_a_new_or_an_empty_folder_is_taken(tmp_path):
     assert typed("new", str(tmp_path)).exit_code == 0
     assert typed("new", str(tmp_path / "a" / "b`c")).exit_code == 0
     assert (tmp_path / "a" / "b`c" / "README.md").read_text().startswith("# b c\n")
+    before = sorted(tmp_path.rglob("*"))
+    refused = typed("new", str(tmp_path))
+    assert refused.exit_code == 2
+    assert "is not empty" in refused.output
+    assert "is a file" in typed("new", str(tmp_path / "agent.py")).output
+    assert sorted(tmp_path.rglob("*")) == before

@@ -16,31 +16,27 @@ from mini_agentic_rl.errors import UserError
 from tiny import tiny_model
 
 DOCS = Path(__file__).parents[2] / "docs"
+STEP = {"tasks_per_step": 8, "samples_per_prompt": 4, "max_new_tokens": 64, "prompt_tokens": 128}
 
 
-@pytest.fixture
-def model(tmp_path):
-    tiny_model().config.save_pretrained(tmp_path)
-    return str(tmp_path)
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Return a folder with the configuration of a model."""
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model().config.save_pretrained(folder)
+    return str(folder)
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [
-        ("4GB", 4 * 10**9),
-        ("3500 mb", 3_500_000_000),
-        ("4GiB", 2**32),
-        ("1.5GB", 1_500_000_000),
-        ("4g", 4 * 10**9),
-        ("4000000000", 4 * 10**9),
-    ],
+    [("4GB", 4 * 10**9), ("3500 mb", 3_500_000_000), ("4GiB", 2**32), ("1.5G", 1_500_000_000), ("4000000", 4 * 10**6)],
 )
-def test_sizes_are_read_as_people_write_them(text, size):
+def test_sizes_have_units(text, size):
     assert read_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "GB", "4 lots", "-4GB", "4", "400KB"])
-def test_what_is_no_size_is_refused(text):
+def test_a_text_that_is_no_size_is_refused(text):
     with pytest.raises(UserError, match="vram"):
         read_size(text)
 
@@ -58,22 +54,19 @@ def test_the_plan_adds_up_and_names_the_options_of_train(model):
     shown = CliRunner().invoke(app, ["plan", "--model", model, "--device", "cpu"])
     assert "activations of learning" in shown.stdout
     assert "mini-agentic-rl train --model" in shown.stdout
-
-
-def test_what_cannot_fit_is_one_clear_line(model):
     with pytest.raises(UserError, match="vram: 1MB: the smallest settings need"):
         plan_job(PlanSettings(model=model, vram="1MB"))
 
 
-def test_a_preset_only_saves_more_than_was_asked_for(model):
-    asked = TrainConfig(
+def test_a_preset_never_takes_more_memory_than_the_given_settings(model):
+    given = TrainConfig(
         model=model, device="cpu", preset="4gb", gradient_checkpointing=True, max_batch_tokens=200, cache_mib=64
     )
-    chosen = apply_preset(asked)
+    chosen = apply_preset(given)
     assert chosen.learner.checkpointing
     assert chosen.learner.max_batch_tokens <= 200
     assert chosen.engine.cache_mib <= 64
-    assert apply_preset(asked.changed(preset="none")).preset == "none"
+    assert apply_preset(given.changed(preset="none")).preset == "none"
     with pytest.raises(UserError, match="full_finetune"):
         apply_preset(TrainConfig(model=model, device="cpu", preset="4gb", full_finetune=True))
 
@@ -84,22 +77,16 @@ def test_the_picture_of_the_memory_shows_what_is_planned():
     assert drawing["draw_memory"](plans) == (DOCS / "pictures" / "memory.svg").read_text(encoding="utf-8")
 
 
-SPREAD = ["--tasks-per-step", "8", "--samples-per-prompt", "4", "--max-new-tokens", "64", "--prompt-tokens", "128"]
-SPREAD += ["--dtype", "float32"]
+def planned(model, **settings):
+    return plan_job(PlanSettings(model=model, device="cpu", dtype="float32", **STEP, **settings))
 
 
-def planned(model: str, *options: str) -> dict:
-    result = CliRunner().invoke(app, ["plan", "--model", model, "--device", "cpu", "--json", *SPREAD, *options])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
-
-
-def parts(plan: dict) -> dict[str, int]:
+def parts(plan):
     return {part["name"]: part["bytes"] for part in plan["parts"]}
 
 
 def test_ranks_share_the_work_of_a_step_and_hold_whole_weights_unless_they_are_sharded(model):
-    one, four, sharded = planned(model), planned(model, "--ranks", "4"), planned(model, "--ranks", "4", "--shard")
+    one, four, sharded = planned(model), planned(model, ranks=4), planned(model, ranks=4, shard=True)
     assert parts(four)["keys and values"] == parts(one)["keys and values"] / 4
     assert four["peak_bytes"] <= one["peak_bytes"]
     assert parts(four)["weights"] == parts(one)["weights"]
@@ -111,8 +98,8 @@ def test_ranks_share_the_work_of_a_step_and_hold_whole_weights_unless_they_are_s
     assert four["step"]["seconds"] == pytest.approx(one["step"]["seconds"] / 4)
 
 
-def test_servers_that_sample_take_the_cache_off_the_ranks_and_are_planned_themselves(model):
-    alone, beside = planned(model), planned(model, "--replicas", "2")
+def test_servers_that_sample_hold_the_cache_of_the_ranks(model):
+    alone, beside = planned(model), planned(model, replicas=2)
     assert alone["replica"] is None
     assert set(parts(alone)) - set(parts(beside)) >= {"keys and values", "activations of sampling"}
     server = {part["name"]: part["bytes"] for part in beside["replica"]["parts"]}
@@ -120,36 +107,28 @@ def test_servers_that_sample_take_the_cache_off_the_ranks_and_are_planned_themse
     assert server["keys and values"] == 2 * 2 * (2 * 8) * 4 * tokens  # layers, heads x size, float32
     assert beside["replica"]["peak_bytes"] == sum(server.values())
     assert beside["step"]["learning_seconds"] == alone["step"]["learning_seconds"]
-    ahead = planned(model, "--replicas", "2", "--max-staleness", "1")["step"]
+    ahead = planned(model, replicas=2, max_staleness=1)["step"]
     assert ahead["seconds"] == max(ahead["sampling_seconds"], ahead["learning_seconds"])
-    assert planned(model, "--sampler", "vllm")["replica"] == planned(model, "--replicas", "1")["replica"]
-    more = planned(model, "--sampler", "vllm", "--replicas", "4")
+    assert planned(model, sampler="vllm")["replica"] == planned(model, replicas=1)["replica"]
+    more = planned(model, sampler="vllm", replicas=4)
     assert more["step"]["sampling_seconds"] == beside["step"]["sampling_seconds"] / 2
 
 
 def test_the_rates_of_a_run_predict_its_steps(model, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.json").write_text(json.dumps({"model": model}))
+    for config in (None, "{}", json.dumps({"model": model})):
+        if config is not None:
+            (run / "config.json").write_text(config)
+        with pytest.raises(UserError, match=f"rates: {run}"):
+            planned(model, rates=run)
     rows = [
         {"phase": "SFT", "step": 1, "sft/loss": 1.0},
-        *({"tokens_per_second": 1, "seconds/learning": 100, "tree/tokens": 1} for _ in range(1)),
+        {"tokens_per_second": 1, "seconds/learning": 100, "tree/tokens": 1},
         *({"tokens_per_second": 512, "seconds/learning": 2, "tree/tokens": 1536} for _ in range(3)),
     ]
     (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"tokens_per')
-    step = planned(model, "--rates", str(run))["step"]
+    step = planned(model, rates=run)["step"]
     assert step["sampling_seconds"] == 8 * 4 * 64 / 512
     assert step["learning_seconds"] == (8 * 128 + 32 * 64) / (1536 / 2)
     assert "3 steps" in step["rates"]
-
-
-@pytest.mark.parametrize("holds", [None, "{}", '{"model": "tiny"}'])
-def test_rates_of_no_run_are_refused_by_name(model, tmp_path, holds):
-    run = tmp_path / "run"
-    run.mkdir()
-    if holds is not None:
-        (run / "config.json").write_text(holds.replace("tiny", model))
-    result = CliRunner().invoke(app, ["plan", "--model", model, "--rates", str(run)])
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: --rates: ")
-    assert str(run) in result.stderr

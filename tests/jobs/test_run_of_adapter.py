@@ -1,60 +1,60 @@
-"""An adapter is measured as what it was trained as, which the folder of its run says."""
+"""An adapter is measured on the tasks that it was trained for, which the folder of its run names."""
 
 from __future__ import annotations
 
 import json
 import logging
+import shutil
 
 import pytest
 
-from mini_agentic_rl.commands import EvalSettings, TrainConfig, eval_job, train_job, trained_as
+from mini_agentic_rl.commands import EvalSettings, TrainConfig, eval_job, trained_as
 from mini_agentic_rl.commands.tasks import matching_tasks
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.policy import AdaptedModelSettings
+from mini_agentic_rl.policy import AdaptedModelSettings, LoraSettings, load_model, save_weights
 
 
 def _run(folder, **settings):
-    """Write what of a run tells where its adapter comes from, and return the adapter."""
+    """Write the files of a run that say where its adapter comes from, and return the folder of the adapter."""
     adapter = folder / "adapter"
     adapter.mkdir(parents=True)
     (adapter / "adapter_config.json").write_text("{}")
-    config = TrainConfig(**settings).flat()
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(TrainConfig(**settings).flat()))
     return adapter
 
 
+@pytest.fixture(scope="module")
+def adapter_of_tiny(tiny_folder, tmp_path_factory):
+    """Return the folder of an adapter of the tiny model."""
+    folder = tmp_path_factory.mktemp("adapter")
+    save_weights(load_model(tiny_folder, lora=LoraSettings(r=2), device="cpu"), folder)
+    return folder
+
+
 def _tasks(adapter, **settings):
-    found = EvalSettings(adapter=adapter, **settings)
-    return trained_as(found.load).tasks_for(found.tasks, found.harness)
+    settings = EvalSettings(adapter=adapter, **settings)
+    return trained_as(settings.load).tasks_for(settings.tasks, settings.harness)
 
 
-def test_a_measurement_takes_agent_tasks_and_levels_of_the_run(tiny_folder, tmp_path, caplog):
+def test_a_measurement_takes_agent_tasks_and_levels_of_the_run(tiny_folder, adapter_of_tiny, tmp_path, caplog):
     folder = tmp_path / "run"
-    sizes = {"eval_size": 1, "max_samples": 4, "tasks_per_step": 1, "samples_per_prompt": 2, "sft_examples": 2}
-    train_job(
-        TrainConfig(
-            model=tiny_folder, device="cpu", agent="guess", difficulty=[3], output_dir=folder, total_steps=1,
-            max_new_tokens=4, checkpoint_every=1, **sizes,
-        )
-    )  # fmt: skip
+    shutil.copytree(adapter_of_tiny, _run(folder, agent="guess", dataset="guess", difficulty=[3]), dirs_exist_ok=True)
+    checkpoint = shutil.copytree(adapter_of_tiny, folder / "checkpoints" / "step_1" / "adapter")
+    assert _tasks(checkpoint).difficulty == _tasks(folder).difficulty == [3]
     measure = {"model": tiny_folder, "device": "cpu", "size": 1, "max_new_tokens": 4}
     with caplog.at_level(logging.INFO):
         assert eval_job(EvalSettings(adapter=folder / "adapter", **measure))["dataset"] == "guess"
     assert "was trained as guess on guess, levels 3" in caplog.text
-    checkpoint = folder / "checkpoints" / "step_1" / "adapter"
-    assert _tasks(checkpoint).difficulty == _tasks(folder).difficulty == [3]
-    other = eval_job(EvalSettings(adapter=folder / "adapter", dataset="arithmetic", **measure))
-    assert other["dataset"] == "arithmetic"
 
 
-def test_what_is_asked_for_goes_before_what_was_trained(tmp_path):
+def test_given_settings_override_those_of_the_run(tmp_path):
     adapter = _run(tmp_path / "run", agent="units", dataset="units", difficulty=[2])
     assert _tasks(adapter).agent == "units"
     assert _tasks(adapter, difficulty=[1]).difficulty == [1]
     assert matching_tasks(_tasks(adapter, dataset="gsm_symbolic")).agent == "math"
-    asked = _tasks(adapter, agent_command="mine")
-    assert "agent" not in asked.model_fields_set
-    assert matching_tasks(asked, is_command=True).dataset == "arithmetic"
+    with_command = _tasks(adapter, agent_command="mine")
+    assert "agent" not in with_command.model_fields_set
+    assert matching_tasks(with_command, is_command=True).dataset == "arithmetic"
 
 
 @pytest.mark.parametrize(
@@ -72,38 +72,32 @@ def test_a_file_beside_weights_starts_nothing(settings, named, tmp_path):
     assert error.value.setting == named
 
 
-def test_damaged_settings_of_a_run_are_told(tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("config", "is_logged"),
+    [
+        ("[]", True),
+        ('{"agent": "uni', True),
+        ('{"agent": "units"}', False),  # another kind of run
+        ('{"agent": "units", "dataset": "units", "difficulty": 3}', False),
+        (None, False),
+    ],
+)
+def test_damaged_settings_of_a_run_are_logged_and_those_of_no_run_are_not(config, is_logged, tmp_path, caplog):
     adapter = _run(tmp_path / "run")
-    for text in ("[]", '{"agent": "uni'):
-        caplog.clear()
-        (tmp_path / "run" / "config.json").write_text(text)
-        assert trained_as(AdaptedModelSettings(adapter=adapter)) is None
-        assert f"{tmp_path}/run/config.json cannot be read" in caplog.text
-
-
-def test_an_adapter_that_is_in_no_run_says_nothing(tmp_path, caplog):
-    assert trained_as(AdaptedModelSettings()) is None
-    adapter = _run(tmp_path / "run")
-    for text in ('{"agent": "units"}', '{"agent": "units", "dataset": "units", "difficulty": 3}'):
-        (tmp_path / "run" / "config.json").write_text(text)
-        assert trained_as(AdaptedModelSettings(adapter=adapter)) is None
-    (tmp_path / "run" / "config.json").unlink()
+    path = tmp_path / "run" / "config.json"
+    path.unlink() if config is None else path.write_text(config)
     assert trained_as(AdaptedModelSettings(adapter=adapter)) is None
-    assert not caplog.text
+    assert (f"{path} cannot be read" in caplog.text) is is_logged
+    assert is_logged or not caplog.text
+    assert trained_as(AdaptedModelSettings()) is None
 
 
-def test_a_file_that_was_trained_on_is_measured_where_it_was_held_out(tiny_folder, tmp_path):
+def test_a_file_that_was_trained_on_is_measured_on_its_held_out_tasks(tiny_folder, adapter_of_tiny, tmp_path):
     file = tmp_path / "tasks.jsonl"
-    rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(40)]
+    rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(20)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    folder = tmp_path / "run"
-    train_job(
-        TrainConfig(
-            model=tiny_folder, device="cpu", dataset=str(file), output_dir=folder, total_steps=1, eval_size=2,
-            tasks_per_step=1, samples_per_prompt=2, sft_examples=0, max_new_tokens=4,
-        )
-    )  # fmt: skip
-    measure = {"model": tiny_folder, "adapter": folder / "adapter", "device": "cpu", "max_new_tokens": 4}
-    held_out = eval_job(EvalSettings(**measure))["accuracy"][0]["count"]
-    assert 0 < held_out < 40
-    assert eval_job(EvalSettings(**measure, dataset=str(file)))["accuracy"][0]["count"] == 40
+    adapter = _run(tmp_path / "run", agent="math", dataset=str(file))
+    shutil.copytree(adapter_of_tiny, adapter, dirs_exist_ok=True)
+    measure = {"model": tiny_folder, "adapter": adapter, "device": "cpu", "max_new_tokens": 4}
+    assert eval_job(EvalSettings(**measure))["accuracy"][0]["count"] == 2
+    assert eval_job(EvalSettings(**measure, dataset=str(file)))["accuracy"][0]["count"] == 20

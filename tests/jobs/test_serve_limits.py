@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import httpx
 import pytest
@@ -21,59 +20,27 @@ def _invoke(*arguments):
     return CliRunner().invoke(app, ["serve", *map(str, arguments)])
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """What the server was opened with; it is not waited for."""
-    seen = []
+def test_keys_and_bounds_of_requests_are_options(tmp_path, monkeypatch):
+    opened = []
 
     @contextmanager
     def open_server(settings):
-        seen.append(settings)
+        opened.append(settings)
         raise KeyboardInterrupt
         yield
 
     monkeypatch.setattr(serve, "open_server", open_server)
-    return seen
-
-
-def test_keys_come_from_options_and_from_a_file(opened, tmp_path):
     (tmp_path / "keys").write_text("three\n\n  four  \n", encoding="utf-8")
     _invoke("--api-key", "one", "--api-key", "two", "--api-key-file", tmp_path / "keys")
     server = opened[0].server
     assert serve.accepted_keys(server.api_key, server.api_key_file) == ["one", "two", "three", "four"]
-
-
-def test_the_bounds_of_requests_are_options(opened):
     _invoke("--max-requests-per-minute", 60, "--max-concurrent-requests", 4, "--max-body-bytes", 1000)
-    assert opened[0].limits == RequestLimits(max_requests_per_minute=60, max_concurrent_requests=4, max_body_bytes=1000)
-    assert opened[0].server.api_key == []
-
-
-def test_beyond_the_queue_requests_are_refused_and_told_when_to_come_again(tiny_folder):
-    settings = ServeSettings(model=tiny_folder, port=0, dtype="float32", device="cpu", max_waiting=1)
-    with serve.open_server(settings.changed(engine={"max_running": 1})) as server:
-        body = {"model": Path(tiny_folder).name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200}
-        ask = partial(httpx.post, f"{server.endpoint}/chat/completions", json=body, timeout=120)
-        with ThreadPoolExecutor(24) as pool:
-            answers = [asked.result() for asked in [pool.submit(ask) for _ in range(24)]]
-    refused = [answer for answer in answers if answer.status_code == 429]
-    assert refused
-    assert len(refused) < len(answers)
-    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
-    assert "max_waiting" in refused[0].json()["error"]["message"]
-
-
-@pytest.mark.parametrize("given", [None, "mine"])
-def test_a_model_is_asked_for_by_a_short_name(tiny_folder, given):
-    settings = ServeSettings(model=tiny_folder, port=0, dtype="float32", device="cpu", served_model_name=given)
-    with serve.open_server(settings) as server:
-        names = [row["id"] for row in httpx.get(f"{server.endpoint}/models").json()["data"]]
-    name = given or Path(tiny_folder).name
-    assert names[:2] == [name, f"{name}-base"]
+    assert opened[1].limits == RequestLimits(max_requests_per_minute=60, max_concurrent_requests=4, max_body_bytes=1000)
+    assert opened[1].server.api_key == []
 
 
 @pytest.mark.parametrize(("content", "complaint"), [(None, "cannot be read"), ("\n \n", "holds no key")])
-def test_a_file_without_keys_lets_nobody_in_by_mistake(tmp_path, content, complaint):
+def test_a_file_without_keys_opens_no_server(tmp_path, content, complaint):
     path = tmp_path / "keys"
     if content is not None:
         path.write_text(content, encoding="utf-8")
@@ -81,3 +48,21 @@ def test_a_file_without_keys_lets_nobody_in_by_mistake(tmp_path, content, compla
     assert result.exit_code == 2
     assert result.stderr.startswith("error: --api-key-file: ")
     assert complaint in result.stderr
+
+
+def test_a_full_queue_refuses_requests_and_the_model_has_its_short_name(tiny_folder):
+    settings = ServeSettings(
+        model=tiny_folder, port=0, dtype="float32", device="cpu", max_waiting=1, served_model_name="mine"
+    )
+    with serve.open_server(settings.changed(engine={"max_running": 1})) as server:
+        names = [row["id"] for row in httpx.get(f"{server.endpoint}/models").json()["data"]]
+        assert names[:2] == ["mine", "mine-base"]
+        body = {"model": "mine", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200}
+        post = partial(httpx.post, f"{server.endpoint}/chat/completions", json=body, timeout=120)
+        with ThreadPoolExecutor(24) as pool:
+            answers = [future.result() for future in [pool.submit(post) for _ in range(24)]]
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    assert len(refused) < len(answers)
+    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in refused)
+    assert "max_waiting" in refused[0].json()["error"]["message"]

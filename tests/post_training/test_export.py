@@ -70,20 +70,11 @@ def _settings(adapter=None, **changes):
 
 
 def test_the_spelling_of_ms_swift_merges(adapter, tiny_folder, tmp_path):
-    arguments = [
-        "export",
-        "--model",
-        tiny_folder,
-        "--adapters",
-        str(adapter),
-        "--merge-lora",
-        "true",
-        "--device",
-        "cpu",
-    ]
-    shown = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "merged")])
+    arguments = ["--model", tiny_folder, "--adapters", str(adapter), "--merge-lora", "true", "--device", "cpu"]
+    shown = CliRunner().invoke(app, ["export", *arguments, "--output-dir", str(tmp_path / "merged")])
     assert shown.exit_code == 0, shown.output
     assert "greedy tokens the same" in shown.stdout
+    assert f"wrote {tmp_path / 'merged'}" in shown.stdout
     AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
 
 
@@ -138,14 +129,13 @@ def test_a_merged_model_goes_through_the_converter(adapter, converter, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"llama.cpp", "out"}
 
 
-def test_a_whole_model_is_converted_as_it_is(tiny_folder, converter, tmp_path):
-    settings = _settings(
-        model=tiny_folder, format="gguf", outtype="f32", converter=converter, output_dir=tmp_path / "x"
-    )
-    assert export(settings)["files"] == [f"{Path(tiny_folder).name}-F32.gguf"]
-
-
-def test_a_converter_that_fails_or_is_not_there_is_told_in_one_line(adapter, converter, tmp_path, monkeypatch):
+def test_a_whole_model_is_converted_and_a_converter_that_fails_is_an_error(
+    adapter, converter, tiny_folder, tmp_path, monkeypatch
+):
+    gguf = {"format": "gguf", "output_dir": tmp_path / "x", "converter": converter}
+    assert export(_settings(model=tiny_folder, outtype="f32", **gguf))["files"] == [
+        f"{Path(tiny_folder).name}-F32.gguf"
+    ]
     monkeypatch.setenv("PATH", str(tmp_path))
     wanted = {"format": "gguf", "output_dir": tmp_path / "out", "check": False}
     with pytest.raises(UserError, match=r"failed: NotImplementedError: no q8_0 here"):
@@ -158,7 +148,7 @@ def test_a_converter_that_fails_or_is_not_there_is_told_in_one_line(adapter, con
 
 
 def test_options_that_contradict_each_other_are_refused():
-    for arguments, said in (
+    for arguments, message in (
         (["--merge-lora", "true", "--format", "adapter"], "contradict each other"),
         (["--merge-lora", "maybe"], "--merge-lora maybe"),
         ([], "--adapters: give "),
@@ -167,4 +157,4 @@ def test_options_that_contradict_each_other_are_refused():
     ):
         result = CliRunner().invoke(app, ["export", *arguments], env={"PATH": "/nowhere"})
         assert (result.exit_code, result.stdout) == (2, "")
-        assert said in result.stderr
+        assert message in result.stderr

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from datasets import Dataset
 from gateway.small_tokenizer import (
     CHATML,
     CHATML_TOOLS,
@@ -19,9 +18,7 @@ from gateway.small_tokenizer import (
 )
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
-from mini_agentic_rl.post_training import SFTSettings
 from mini_agentic_rl.post_training.rows import conversation_tree, preference_rows, sft_rows, unpaired_rows
-from mini_agentic_rl.post_training.run import read_examples
 from mini_agentic_rl.tokens import pack
 from post_training.samples import pairs, verdicts
 
@@ -62,22 +59,16 @@ def whole_text(tokenizer, row) -> str:
 
 
 @pytest.mark.parametrize(
-    ("template", "end"),
-    [(CHATML, "<|im_end|>"), (CHATML_TOOLS, "<|im_end|>"), (LLAMA3, "<|eot_id|>"), (GEMMA, "<end_of_turn>"),
-     (None, "<|im_end|>")],
+    ("template", "end", "space"),
+    [(CHATML, "<|im_end|>", ""), (CHATML_TOOLS, "<|im_end|>", ""), (LLAMA3, "<|eot_id|>", ""),
+     (GEMMA, "<end_of_turn>", ""), (None, "<|im_end|>", ""), (MISTRAL, "</s>", " ")],
 )  # fmt: skip
-def test_the_assistants_turns_and_their_ends_are_trained_and_nothing_else(template, end):
+def test_the_assistants_turns_and_their_ends_are_trained_and_nothing_else(template, end, space):
     tokenizer, renderer = rendered(template, end)
     (row,) = sft_rows(renderer, [{"messages": TURNS}], 512).rows
-    assert trained_texts(tokenizer, row) == [f"I think the sum is{end}", f"The answer{end}"]
-    assert renderer.template.apply(TURNS, None, False).startswith(whole_text(tokenizer, row))
+    assert trained_texts(tokenizer, row) == [f"{space}I think the sum is{end}", f"{space}The answer{end}"]
+    assert space or renderer.template.apply(TURNS, None, False).startswith(whole_text(tokenizer, row))
     assert conversation_tree([row]).token_count == row[-1].prompt_ids.size + row[-1].output_ids.size
-
-
-def test_what_the_template_writes_before_an_answer_is_trained_where_the_model_has_to_write_it():
-    tokenizer, renderer = rendered(MISTRAL, "</s>")
-    (row,) = sft_rows(renderer, [{"messages": TURNS}], 512).rows
-    assert trained_texts(tokenizer, row) == [" I think the sum is</s>", " The answer</s>"]
 
 
 def test_a_template_without_an_end_of_turn_gets_the_end_token():
@@ -128,6 +119,8 @@ def test_a_pair_is_a_prompt_and_two_answers_with_their_ends():
     assert tokenizer.decode(row["prompt_ids"]).endswith("Say apples 0<|im_end|>\n<|im_start|>assistant\n")
     assert tokenizer.decode(row["chosen_ids"]) == "The apples<|im_end|>"
     assert tokenizer.decode(row["rejected_ids"]) == "What weather<|im_end|>"
+    plain = {"prompt": "Say apples 0", "chosen": "The apples", "rejected": "What weather"}
+    assert preference_rows(renderer, [plain], 512).rows == [row]
 
 
 def test_pairs_that_are_the_same_or_too_long_are_left_out_and_counted():
@@ -137,12 +130,6 @@ def test_pairs_that_are_the_same_or_too_long_are_left_out_and_counted():
     assert (len(found.rows), dict(found.dropped)) == (2, {"chosen and rejected are the same": 1})
     assert dict(preference_rows(renderer, pairs(2), 10).dropped) == {"longer than `max_length`": 2}
     assert dict(unpaired_rows(renderer, verdicts(2), 10).dropped) == {"longer than `max_length`": 2}
-
-
-def test_texts_stand_for_one_message():
-    _, renderer = rendered(CHATML)
-    plain = {"prompt": "Say apples 0", "chosen": "The apples", "rejected": "What weather"}
-    assert preference_rows(renderer, [plain], 512).rows == preference_rows(renderer, pairs(1), 512).rows
 
 
 @pytest.mark.parametrize(
@@ -159,8 +146,7 @@ def test_an_example_of_another_form_is_named(example, says):
         preference_rows(renderer, [example], 512)
 
 
-@pytest.mark.parametrize("mark", [{"weight": 0}, {"loss": False}, {"train": "false"}])
-@pytest.mark.parametrize("masked", [1, 3])
+@pytest.mark.parametrize(("mark", "masked"), [({"weight": 0}, 1), ({"train": "false"}, 3)])
 def test_a_turn_that_is_marked_as_not_trained_is_read_and_not_trained(mark, masked):
     tokenizer, renderer = rendered(CHATML)
     turns = [{**turn, **mark} if at == masked else turn for at, turn in enumerate(TURNS)]
@@ -186,12 +172,3 @@ def test_rows_given_by_hand_are_read_as_those_of_files_are():
     assert [row["label"] for row in unpaired_rows(renderer, labelled, 512).rows] == [True, False]
     with pytest.raises(UserError, match="label is neither true nor false: 'maybe'"):
         unpaired_rows(renderer, [{**labelled[0], "label": "maybe"}], 512)
-
-
-def test_rows_of_a_data_set_come_without_the_nulls_that_its_columns_add(tmp_path):
-    arguments = [{"city": "Porto"}, {"to": "ana@example.org"}]
-    call = [{"function": {"name": "f", "arguments": given}} for given in arguments]
-    rows = [{"messages": [TURNS[0], {"role": "assistant", "content": "x", "tool_calls": [one]}]} for one in call]
-    settings = SFTSettings(output_dir=tmp_path, eval_fraction=0, max_samples=2)
-    found, _ = read_examples(settings, "sft", Dataset.from_list(rows), None)
-    assert [row["messages"][1]["tool_calls"][0]["function"]["arguments"] for row in found] == arguments

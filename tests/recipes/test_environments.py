@@ -15,7 +15,6 @@ from mini_agentic_rl.datasets import find_family
 from mini_agentic_rl.environments import (
     Endpoint,
     EnvironmentAgent,
-    EpisodeEnvironment,
     Outcome,
     load_recipe,
     load_tasks,
@@ -52,7 +51,7 @@ async def test_a_model_that_answers_as_the_expert_does_earns_the_whole_reward(na
     shown = family.demonstration(row)
     server.script = [message for message in shown if message["role"] == "assistant"]
     endpoint = Endpoint(f"{server.endpoint}", "m", sampling={"temperature": 0.5})
-    outcome = await EpisodeEnvironment(family).rollout(row, endpoint)
+    outcome = await family.rollout(row, endpoint)
     assert outcome.rewards["reward"] == 1.0
     assert outcome.rewards["turns"] == len(server.script) == len(server.requests)
     assert outcome.output == shown[-1]["content"]
@@ -66,7 +65,7 @@ async def test_a_model_that_answers_as_the_expert_does_earns_the_whole_reward(na
 async def test_a_conversation_ends_after_its_turns(server: ScriptedServer):
     row = find_family("units").tasks("val", 1, 0)[0]
     server.script = [message for message in find_family("units").demonstration(row) if message.get("tool_calls")][:1]
-    outcome = await EpisodeEnvironment(find_family("units")).rollout(row, Endpoint(server.endpoint, "m"))
+    outcome = await find_family("units").rollout(row, Endpoint(server.endpoint, "m"))
     assert len(server.requests) == find_family("units").max_turns
     assert (outcome.rewards["reward"], outcome.rewards["answered"]) == (0.0, 0.0)
 

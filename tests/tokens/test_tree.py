@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.tokens import CompletionRecord, PackedTrees, TokenTree, cut, most_alive, pack
+from mini_agentic_rl.tokens import CompletionRecord, TokenTree, cut, most_alive, pack
 
 
 def record(prompt, output, **options) -> CompletionRecord:
@@ -19,29 +19,6 @@ def tree_of(*pairs) -> TokenTree:
     for number, (prompt, output) in enumerate(pairs):
         tree.insert(record(prompt, output), number)
     return tree
-
-
-def sequence(packed: PackedTrees, index: int) -> list[int]:
-    """The tokens from the root down to a packed one."""
-    found = []
-    while index >= 0:
-        found.append(int(packed.tokens_T[index]))
-        index = int(packed.parent_T[index])
-    return found[::-1]
-
-
-def test_what_records_begin_with_alike_is_held_once():
-    tree = tree_of(([1, 2, 3], [4, 5]), ([1, 2, 3], [4, 6]), ([1, 2, 3, 4, 5], [7]))
-    assert tree.token_count == 7
-    packed = pack([tree])
-    assert sorted(sequence(packed, int(index)) for index in packed.token_S) == [
-        [1, 2, 3, 4],
-        [1, 2, 3, 4],
-        [1, 2, 3, 4, 5],
-        [1, 2, 3, 4, 5, 7],
-        [1, 2, 3, 4, 6],
-    ]
-    assert sorted(packed.trajectory_S.tolist()) == [0, 0, 1, 1, 2]
 
 
 def test_a_record_without_output_or_with_none_that_was_chosen_has_no_term():
@@ -73,7 +50,7 @@ FORESTS = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(forest=FORESTS, max_tokens=st.integers(1, 12))
-def test_chunks_hold_every_token_once_and_know_what_they_look_at(forest, max_tokens):
+def test_chunks_hold_every_token_once_and_read_the_path_above_them(forest, max_tokens):
     packed = pack([tree_of(*tree) for tree in forest])
     chunks = list(cut(packed, max_tokens))
     assert [chunk.start for chunk in chunks] == [0, *(chunk.stop for chunk in chunks[:-1])]
@@ -81,26 +58,14 @@ def test_chunks_hold_every_token_once_and_know_what_they_look_at(forest, max_tok
     for chunk in chunks:
         assert 0 < chunk.stop - chunk.start <= max_tokens
         # Descendants of a token are those before its end, so it is an ancestor of a token between itself and there.
-        context = [s for s in range(chunk.start) if packed.end_T[s] > chunk.start]
-        assert chunk.context_C.tolist() == context
-        looking = [t for s in range(chunk.start, chunk.stop) for t in range(s, int(packed.end_T[s]))]
-        assert chunk.reach == max(looking) + 1
-        for token in range(chunk.start, chunk.stop):
-            outside = [s for s in range(chunk.start) if packed.end_T[s] > token]
-            assert outside == context[: len(outside)]
-
-
-@settings(max_examples=100, deadline=None)
-@given(forest=FORESTS, max_tokens=st.integers(1, 12))
-def test_tokens_alive_are_those_of_a_chunk_and_of_all_that_wait_for_it(forest, max_tokens):
-    packed = pack([tree_of(*tree) for tree in forest])
-    chunks = list(cut(packed, max_tokens))
+        assert chunk.context_C.tolist() == [s for s in range(chunk.start) if packed.end_T[s] > chunk.start]
+        descendants = [t for s in range(chunk.start, chunk.stop) for t in range(s, int(packed.end_T[s]))]
+        assert chunk.reach == max(descendants) + 1
     alive = [
         sum(other.stop - other.start for other in chunks[: n + 1] if other is chunk or other.reach > chunk.start)
         for n, chunk in enumerate(chunks)
     ]
-    assert max(alive) == most_alive(packed, max_tokens)
-    assert max(alive) <= packed.token_count
+    assert max(alive) == most_alive(packed, max_tokens) <= packed.token_count
 
 
 def test_a_whole_subtree_is_not_cut_where_it_fits():

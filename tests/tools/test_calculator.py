@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.tools.calculator import CALCULATOR_TOOL, MAX_DEPTH, MAX_LENGTH, calculate
+from mini_agentic_rl.tools.calculator import MAX_DEPTH, MAX_LENGTH, calculate
 from mini_agentic_rl.tools.numbers import MAX_DIGITS
 
 
@@ -60,48 +60,13 @@ def test_any_text_gets_a_short_answer_quickly(text: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        "9**9**9",
-        "9^9^9^9^9",
-        "(10**99)**99",
-        "0.5**1000000000",
-        "1e999999999",
-        "2**-99999999999",
-        "exp(10**50)",
-        "(" * 5000 + "1" + ")" * 5000,
-        "(" * 100 + "1" + ")" * 100,
-        "-" * 300 + "(" * 99,
-        "2**" * 100 + "2",
-        "sqrt(" * 60 + "2" + ")" * 60,
-        "9" * 300,
-        "*".join(["9" * 60] * 6),
-        "factorial(100000)",
-        "__import__('os')",
-        "1/0",
-        "5 % 0",
-        "5 // 0",
-        "0**-1",
-        "sqrt(-1)",
-        "(-8)**0.5",
-        "log(0)",
-        "min()",
-        "max(1,",
-        "round(1, 0.5)",
-        "",
-        " ",
-        "()",
-        "1 2",
-        "1,23",
-        "1+",
-        "+",
-        "12..5",
-        "1.5.2",
-        "apples",
-        "2 apples",
-        "\x00",
-        "🙂",
-        "lambda: 1",
+        "9**9**9", "9^9^9^9^9", "(10**99)**99", "0.5**1000000000", "1e999999999", "2**-99999999999", "exp(10**50)",
+        "(" * 5000 + "1" + ")" * 5000, "(" * 100 + "1" + ")" * 100, "-" * 300 + "(" * 99, "2**" * 100 + "2",
+        "sqrt(" * 60 + "2" + ")" * 60, "9" * 300, "*".join(["9" * 60] * 6), "factorial(100000)", "__import__('os')",
+        "1/0", "5 % 0", "5 // 0", "0**-1", "sqrt(-1)", "(-8)**0.5", "log(0)", "min()", "max(1,", "round(1, 0.5)", "",
+        " ", "()", "1 2", "1,23", "1+", "+", "12..5", "1.5.2", "apples", "2 apples", "\x00", "🙂", "lambda: 1",
     ],
-)
+)  # fmt: skip
 def test_what_has_no_value_is_an_error_and_takes_no_time(expression: str) -> None:
     started = time.thread_time()
     assert calculate(expression).startswith("error: ")
@@ -111,49 +76,17 @@ def test_what_has_no_value_is_an_error_and_takes_no_time(expression: str) -> Non
 @pytest.mark.parametrize(
     ("expression", "value"),
     [
-        ("0.1+0.2", "0.3"),
-        ("1/3*3", "1"),
-        ("1/3", "0.3333333333"),
-        ("10/4", "2.5"),
-        ("2.50*4", "10"),
-        ("-2**2", "-4"),
-        ("2**3**2", "512"),
-        ("2^10", "1024"),
-        ("2**-1", "0.5"),
-        ("1,234 + 1", "1235"),
-        ("$1,200/8", "150"),
-        ("3 x 4", "12"),
-        ("4 × 3 ÷ 2", "6"),
-        ("5 − 7", "-2"),
-        ("15% of 80", "12"),
-        ("200*15%", "30"),
-        ("17 % 5", "2"),
-        ("-7//2", "-4"),
-        ("-7 % 3", "2"),
-        ("12*3=", "36"),
-        ("sqrt(16)", "4"),
-        ("sqrt(2)", "1.41421356237"),
-        ("max(1,234)", "234"),
-        ("min(3, 1, 2)", "1"),
-        ("max(3)", "3"),
-        ("min(-1/2)", "-0.5"),
-        ("max(max(pi))", "3.14159265359"),
-        ("sqrt(1,024)", "32"),
-        ("abs(-3.50)", "3.5"),
-        ("round(2/3, 2)", "0.67"),
-        ("floor(7/2)", "3"),
-        ("ceil(7/2)", "4"),
-        ("ln(e)", "1"),
-        ("log(8, 2)", "3"),
-        ("log10(1000)", "3"),
-        ("cos(0)", "1"),
-        ("2*pi", "6.28318530718"),
-        ("1.5e3", "1500"),
-        ("99999999999*99999999999", "9999999999800000000001"),
-        ("+-+5", "-5"),
-        ("SQRT(9)", "3"),
+        ("0.1+0.2", "0.3"), ("1/3*3", "1"), ("1/3", "0.3333333333"), ("10/4", "2.5"), ("2.50*4", "10"),
+        ("-2**2", "-4"), ("2**3**2", "512"), ("2^10", "1024"), ("2**-1", "0.5"), ("1,234 + 1", "1235"),
+        ("$1,200/8", "150"), ("3 x 4", "12"), ("4 × 3 ÷ 2", "6"), ("5 − 7", "-2"), ("15% of 80", "12"),
+        ("200*15%", "30"), ("17 % 5", "2"), ("-7//2", "-4"), ("-7 % 3", "2"), ("12*3=", "36"), ("sqrt(16)", "4"),
+        ("sqrt(2)", "1.41421356237"), ("max(1,234)", "234"), ("min(3, 1, 2)", "1"), ("max(3)", "3"),
+        ("min(-1/2)", "-0.5"), ("max(max(pi))", "3.14159265359"), ("sqrt(1,024)", "32"), ("abs(-3.50)", "3.5"),
+        ("round(2/3, 2)", "0.67"), ("floor(7/2)", "3"), ("ceil(7/2)", "4"), ("ln(e)", "1"), ("log(8, 2)", "3"),
+        ("log10(1000)", "3"), ("cos(0)", "1"), ("2*pi", "6.28318530718"), ("1.5e3", "1500"),
+        ("99999999999*99999999999", "9999999999800000000001"), ("+-+5", "-5"), ("SQRT(9)", "3"),
     ],
-)
+)  # fmt: skip
 def test_what_people_type_is_understood(expression: str, value: str) -> None:
     assert calculate(expression) == value
 
@@ -167,7 +100,7 @@ def test_what_people_type_is_understood(expression: str, value: str) -> None:
         ("round(1, 2, 3)", "round takes 1 to 2 arguments"),
         (f"max({'1,' * 150}1)", "max takes 1 to 99 arguments"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_number_of_arguments_is_told(expression: str, reason: str) -> None:
     assert calculate(expression) == f"error: {reason}"
 
@@ -185,9 +118,3 @@ def test_the_limits_themselves_are_allowed() -> None:
     assert calculate("(" * MAX_DEPTH + "1" + ")" * MAX_DEPTH) == "1"
     assert calculate("9" * MAX_DIGITS) == "9" * MAX_DIGITS
     assert calculate("1" + " " * (MAX_LENGTH - 1)) == "1"
-
-
-def test_the_tool_takes_one_string() -> None:
-    parameters = CALCULATOR_TOOL["function"]["parameters"]
-    assert parameters["properties"] == {"expression": {"type": "string"}}
-    assert parameters["required"] == ["expression"]

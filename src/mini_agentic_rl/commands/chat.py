@@ -122,16 +122,13 @@ class Conversation:
                 self.messages.append(reply)
                 if not reply.get("tool_calls"):
                     return TEMPLATE_TAG.sub("", reply["content"]).strip()
-                self._use_tools(reply["tool_calls"])
+                for call in reply["tool_calls"]:
+                    self._use_tool(call)
         except BaseException:
             self.messages = before
             raise
         self._show(f"(no answer after --max-turns {self.max_turns} model calls)", style="yellow")
         return ""
-
-    def reset(self) -> None:
-        """Forget everything said so far."""
-        self.messages = []
 
     def _reply(self) -> dict[str, Any]:
         """Return one streamed reply as an assistant message with its tags; its text is shown as it arrives."""
@@ -139,14 +136,8 @@ class Conversation:
         if self.tools:
             request["tools"] = self.tools
         stream: Any = self.client.chat.completions.create(**request)
-        content, is_shown, text = "", False, ReplyText()
+        content, shown, text = "", "", ReplyText()
         calls: dict[int, dict[str, Any]] = {}
-
-        def show(piece: str) -> None:
-            nonlocal is_shown
-            is_shown = is_shown or bool(piece)
-            self._show(piece, end="")
-
         with stream:
             for chunk in stream:
                 if not chunk.choices:
@@ -154,7 +145,9 @@ class Conversation:
                 delta = chunk.choices[0].delta
                 if delta.content:
                     content += delta.content
-                    show(text.feed(delta.content))
+                    piece = text.feed(delta.content)
+                    self._show(piece, end="")
+                    shown += piece
                 for part in delta.tool_calls or []:
                     call = calls.setdefault(
                         part.index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
@@ -163,23 +156,20 @@ class Conversation:
                     if part.function is not None:
                         call["function"]["name"] += part.function.name or ""
                         call["function"]["arguments"] += part.function.arguments or ""
-        show(text.finish())
-        if is_shown:
-            self._show("")
+        rest = text.finish()
+        if shown or rest:
+            self._show(rest)
         reply: dict[str, Any] = {"role": "assistant", "content": content}
         if calls:
             reply["tool_calls"] = [calls[index] for index in sorted(calls)]
         return reply
 
-    def _use_tools(self, calls: list[dict[str, Any]]) -> None:
-        for call in calls:
-            function = call["function"]
-            result = "error: no tool is offered"
-            if self.use_tool is not None:
-                result = self.use_tool(function["name"], function["arguments"])
-            self._show(f"  → {function['name']} {function['arguments']}", style="cyan")
-            self._show(f"  ← {result}", style="green")
-            self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+    def _use_tool(self, call: dict[str, Any]) -> None:
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        result = "error: no tool is offered" if self.use_tool is None else self.use_tool(name, arguments)
+        self._show(f"  → {name} {arguments}", style="cyan")
+        self._show(f"  ← {result}", style="green")
+        self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
     def _show(self, text: str, *, end: str = "\n", style: str | None = None) -> None:
         self.console.print(text, end=end, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -242,7 +232,7 @@ def talk(conversation: Conversation, read: Callable[[], str]) -> None:
         if line in _END_COMMANDS:
             return
         if line == "/new":
-            conversation.reset()
+            conversation.messages = []
         elif _COMMAND.fullmatch(line):
             conversation.console.print(_HELP if line == "/help" else f"{line} is no command. {_HELP}", style="dim")
         elif line:

@@ -29,7 +29,6 @@ from .speed_test import measure_speed, minutes_of_train, save_speed
 from .train_config import PlanSettings
 
 _PACKAGE: Final = "mini-agentic-rl"
-_OLDEST_PYTHON: Final = (3, 10)
 _EXTRAS: Final = ("trl", "recipes", "agents", "environments", "ray", "services", "quant", "loggers")
 _GIB: Final = 2**30
 _WATCH_SECONDS: Final = 1.0
@@ -102,24 +101,28 @@ def _reason_for_preset() -> str | None:
 
 
 def python() -> Check:
-    """Check the version of Python."""
-    version = f"{platform.python_version()} ({sys.executable})"
-    if sys.version_info < _OLDEST_PYTHON:
-        return Check("Python", "fault", version, "install Python 3.10 or later")
-    return Check("Python", "ok", version)
+    """Return the version of Python."""
+    return Check("Python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
 def packages() -> Check:
     """Compare the installed packages with the requirements."""
-    try:
-        required = [Requirement(line) for line in metadata.requires(_PACKAGE) or ()]
-    except metadata.PackageNotFoundError:
+    required = _requirements()
+    if required is None:
         return Check("Packages", "note", f"{_PACKAGE} runs from its source and is not installed", "pip install -e .")
     needed = [package for package in required if package.marker is None or package.marker.evaluate({"extra": ""})]
     wrong = list(_unmet(needed))
     if wrong:
         return Check("Packages", "fault", "; ".join(wrong), f"pip install --upgrade {_PACKAGE}")
     return Check("Packages", "ok", "every required package is installed")
+
+
+def _requirements() -> list[Requirement] | None:
+    """Return the requirements of the installed package; None if it runs from its source."""
+    try:
+        return [Requirement(line) for line in metadata.requires(_PACKAGE) or ()]
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _unmet(requirements: Iterable[Requirement]) -> Iterator[str]:
@@ -136,14 +139,11 @@ def _unmet(requirements: Iterable[Requirement]) -> Iterator[str]:
 
 def extras() -> Check:
     """List the extras whose packages are all installed."""
-    try:
-        required = [Requirement(line) for line in metadata.requires(_PACKAGE) or ()]
-    except metadata.PackageNotFoundError:
-        return Check("Extras", "ok", "unknown")
-    optional = [one for one in required if one.marker is not None and not one.marker.evaluate({"extra": ""})]
+    marked = [(package, package.marker) for package in _requirements() or () if package.marker is not None]
+    optional = [(package, marker) for package, marker in marked if not marker.evaluate({"extra": ""})]
     complete = []
     for extra in _EXTRAS:
-        of_extra = [one for one in optional if one.marker is not None and one.marker.evaluate({"extra": extra})]
+        of_extra = [package for package, marker in optional if marker.evaluate({"extra": extra})]
         if of_extra and not list(_unmet(of_extra)):
             complete.append(extra)
     missing = [extra for extra in _EXTRAS if extra not in complete]
@@ -236,15 +236,8 @@ def bounds() -> Check:
 
 
 INSTALLATION: Final[Sequence[Callable[[], Check]]] = (
-    python,
-    packages,
-    extras,
-    torch_build,
-    compiler,
-    embedded_model,
-    folders,
-    sandbox,
-    bounds,
+    *(python, packages, extras, torch_build, compiler),
+    *(embedded_model, folders, sandbox, bounds),
 )
 """Checks of the installation, without that of the ports."""
 

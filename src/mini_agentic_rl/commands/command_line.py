@@ -15,18 +15,9 @@ from rich.text import Text
 
 from .. import __version__
 from ..config import JsonSettings
-from ..errors import UserError
 from ..metrics import LOGGERS
 from ..plugins import Plugin, entries, installed_plugins, own_names
-from ..post_training import (
-    DPOSettings,
-    ExportSettings,
-    KTOSettings,
-    MergeSettings,
-    ORPOSettings,
-    RewardModelSettings,
-    SFTSettings,
-)
+from ..post_training import ExportSettings, MergeSettings
 from ..samplers import SamplerSettings
 from ..visible_text import visible_line
 from .chat import ChatSettings, chat
@@ -35,18 +26,11 @@ from .data import ConvertSettings, DatasetSettings, convert_dpo, dataset
 from .doctor import DoctorSettings, doctor
 from .evaluate import EVAL_SHORT_HELP, EvalSettings, evaluate
 from .new_project import NewSettings, new
-from .options import DATA, INSTALLED, MEASURE, SERVE, STORE, TRAIN, settings_command, with_errors
+from .options import DATA, INSTALLED, MEASURE, SERVE, STORE, TRAIN, USER_ERROR, settings_command, with_errors
 from .plan import plan
-from .post_training import dpo, export, kto, merge, orpo, reward, sft
+from .post_training import TRAININGS, export, merge, training_command
 from .serve import SERVE_SHORT_HELP, ServeSettings, serve
-from .store_commands import (
-    ImportSettings,
-    WorkerSettings,
-    import_records,
-    rollouts_app,
-    show_workers,
-    spans_app,
-)
+from .store_commands import ImportSettings, WorkerSettings, import_records, rollouts_app, show_workers, spans_app
 from .store_server import ServeStoreSettings, serve_store
 from .tables import show
 from .train import train
@@ -82,11 +66,9 @@ models_app = typer.Typer(help="The models kept on this computer.", no_args_is_he
 
 settings_command(app, "train", TrainConfig, panel=TRAIN, short_help=TRAIN_SHORT_HELP)(train)
 settings_command(app, "new", NewSettings, panel=TRAIN, has_file=False)(new)
-settings_command(app, "sft", SFTSettings, panel=TRAIN, short_help=_POST_TRAINING)(sft)
-settings_command(app, "dpo", DPOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta", "loss_type"))(dpo)
-settings_command(app, "kto", KTOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta"))(kto)
-settings_command(app, "orpo", ORPOSettings, panel=TRAIN, short_help=(*_POST_TRAINING, "beta"))(orpo)
-settings_command(app, "reward", RewardModelSettings, panel=TRAIN, short_help=_POST_TRAINING)(reward)
+for name, (kind, *_) in TRAININGS.items():
+    shown = (*_POST_TRAINING, *(option for option in ("beta", "loss_type") if option in kind.model_fields))
+    settings_command(app, name, kind, panel=TRAIN, short_help=shown)(training_command(name))
 settings_command(app, "eval", EvalSettings, panel=MEASURE, short_help=EVAL_SHORT_HELP)(evaluate)
 settings_command(app, "compare", CompareSettings, panel=MEASURE, has_file=False)(compare)
 settings_command(app, "plan", PlanSettings, panel=MEASURE)(plan)
@@ -123,10 +105,8 @@ def _add_missing_command(app: typer.Typer, plugin: Plugin, why: str) -> None:
 
     @app.command(plugin.name, hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
     def missing() -> None:
-        def refuse() -> None:
-            raise UserError(text)
-
-        with_errors(refuse, debug=False)
+        typer.echo(visible_line(f"error: {' '.join(text.split())}"), err=True)
+        raise typer.Exit(USER_ERROR)
 
 
 add_commands_of_plugins(app)
@@ -157,10 +137,8 @@ def _built_in(kind: str) -> Iterable[str]:
 
     recipes = own_names("recipes")
     names: Mapping[str, Iterable[str]] = {
-        "agents": recipes,
-        "environments": recipes,
+        **dict.fromkeys(("agents", "environments", "datasets"), recipes),
         "rewards": REWARDS,
-        "datasets": recipes,
         "losses": {*LOSSES, *PRESETS},
         "samplers": get_args(SamplerSettings.model_fields["sampler"].annotation),
         "loggers": LOGGERS,

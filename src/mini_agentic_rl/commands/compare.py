@@ -42,7 +42,10 @@ def _show_comparison(console: Console, result: Mapping[str, Any]) -> None:
     """Print the accuracies of the runs, the differences to the first run, and a conclusion of one line each."""
     table = Table("", "run", "measurement", "problems", "strict", "lenient", title="Runs")
     for number, run in enumerate(result["runs"], 1):
-        accuracies = (_accuracy(run.get(check)) for check in ("strict", "lenient"))
+        accuracies = []
+        for row in (run.get("strict"), run.get("lenient")):
+            interval = "" if row is None else f"{100 * row['low']:.1f} – {100 * row['high']:.1f}"
+            accuracies.append("" if row is None else f"{percent(row['accuracy'])} ({interval})")
         names = (Text(visible_line(str(run[key]))) for key in ("run", "evaluation"))
         table.add_row(str(number), *names, str(run["problems"]), *accuracies)
     console.print(table)
@@ -52,15 +55,8 @@ def _show_comparison(console: Console, result: Mapping[str, Any]) -> None:
         points = f"{100 * row['low']:+.1f} – {100 * row['high']:+.1f}"
         p = _p(row["p"]) if row["p_holm"] == row["p"] else f"{_p(row['p'])} ({_p(row['p_holm'])})"
         pair = f"{numbers[row['second']]} against {numbers[row['first']]}"
-        table.add_row(
-            pair,
-            row["check"],
-            f"{100 * row['difference']:+.1f}",
-            points,
-            str(row["better"]),
-            str(row["worse"]),
-            p,
-        )
+        difference = f"{100 * row['difference']:+.1f}"
+        table.add_row(pair, row["check"], difference, points, str(row["better"]), str(row["worse"]), p)
     console.print(table)
     for row in result["comparisons"]:
         console.print(_conclusion(row), highlight=False, soft_wrap=True, markup=False)
@@ -75,12 +71,6 @@ def _conclusion(row: Mapping[str, Any]) -> str:
     if row["p_holm"] >= _SIGNIFICANT:
         return f"{row['check']}: no difference of {second} is shown {where}"
     return f"{row['check']}: {second} is {'better' if row['difference'] > 0 else 'worse'} {where}"
-
-
-def _accuracy(row: Mapping[str, Any] | None) -> str:
-    if row is None:
-        return ""
-    return f"{percent(row['accuracy'])} ({100 * row['low']:.1f} – {100 * row['high']:.1f})"
 
 
 def _p(value: float) -> str:

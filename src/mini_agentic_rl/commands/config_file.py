@@ -60,9 +60,9 @@ def as_yaml(settings: Settings) -> str:
     """Return the settings as YAML for `read_config`, in the panels of the help page, without API keys and without users
     and passwords of URLs."""
     values = settings.flat()
-    named = [one for one in settings.settings().values() if not extra_of(one.field).get("argument")]
+    options = [setting for setting in settings.settings().values() if not extra_of(setting.field).get("argument")]
     lines: list[str] = []
-    for panel, group in groupby(named, key=lambda one: one.panel):
+    for panel, group in groupby(options, key=lambda setting: setting.panel):
         if panel is not None:
             lines += [*([""] if lines else []), f"# {panel}"]
         for setting in group:
@@ -104,11 +104,7 @@ def _parse(path: Path) -> Any:
 
 
 def _size(node: Any, known: dict[int, int]) -> int:
-    """Return the number of values of a YAML node with all anchors expanded, in time proportional to the file.
-
-    Raises:
-        ValueError: the node contains itself.
-    """
+    """Return the number of values of a YAML node with all anchors expanded, in time proportional to the file."""
     if id(node) in known:
         if known[id(node)] < 0:
             raise ValueError("an anchor contains itself")

@@ -108,11 +108,7 @@ def dataset(settings: DatasetSettings) -> None:
 
 
 def _check_splits(settings: DatasetSettings) -> None:
-    """Show the overlap of the questions of each split with those of the earlier ones.
-
-    Raises:
-        UserError: there is no such data set, an extra that it needs is not installed, or it has a single split.
-    """
+    """Show the overlap of the questions of each split with those of the earlier ones."""
     splits: dict[str, list[str]] = {}
     for split in splits_of(settings.dataset):
         rows = load_task_dataset(settings.dataset, split, settings.max_samples, settings.seed)
@@ -191,7 +187,7 @@ def _show_examples(console: Console, result: Mapping[str, Any]) -> None:
                 for message in value:
                     _show_message(console, name, message)
             elif name == "tools":
-                console.print(f"tools: {', '.join(map(_offered, value))}", highlight=False, markup=False)
+                console.print(f"tools: {', '.join(map(_signature, value))}", highlight=False, markup=False)
             else:
                 console.print(f"{name}: {value}", highlight=False, markup=False)
 
@@ -209,8 +205,8 @@ def _show_message(console: Console, column: str, message: Mapping[str, Any]) -> 
     console.print(f"{column} · {message['role']}{mark}: {text}", highlight=False, markup=False)
 
 
-def _offered(tool: Mapping[str, Any]) -> str:
-    """Return a tool as a name with the names of its parameters."""
+def _signature(tool: Mapping[str, Any]) -> str:
+    """Return a tool as its name with the names of its parameters."""
     function = tool.get("function", tool)
     parameters = function.get("parameters")
     names = parameters.get("properties") if isinstance(parameters, Mapping) else None

@@ -46,7 +46,13 @@ def doctor(settings: DoctorSettings) -> None:
     The exit code is 1 if a fault is found, else 0.
     """
     if settings.run is None:
-        faults = _check_computer(settings)
+        from .checkup import checkup
+
+        commands: Mapping[str, type[Settings]] = {"serve": ServeSettings, "store": ServeStoreSettings}
+        servers = {name: int(kind.settings()["port"].default) for name, kind in commands.items()}
+        result = checkup(servers, speed_test=settings.speed_test)
+        show(settings, result, lambda console: _show_checkup(console, result))
+        faults = int(result["faults"])
     else:
         examined = asyncio.run(_examine(settings.run))
         show(settings, examined.as_json(), lambda console: _show_examined(console, examined, str(settings.run)))
@@ -91,17 +97,6 @@ def _show_examined(console: Console, examined: Any, path: str) -> None:
         console.print(f"the rules need {WINDOW} steps: look again when there are more", style="dim")
     verdict = "no other fault was found" if examined.findings else "no fault was found"
     console.print(Text(f"{verdict} (rules: {', '.join(examined.healthy)})", "dim"), soft_wrap=True)
-
-
-def _check_computer(settings: DoctorSettings) -> int:
-    """Print the checks of this computer, and return the number of faults."""
-    from .checkup import checkup
-
-    commands: Mapping[str, type[Settings]] = {"serve": ServeSettings, "store": ServeStoreSettings}
-    servers = {name: int(kind.settings()["port"].default) for name, kind in commands.items()}
-    result = checkup(servers, speed_test=settings.speed_test)
-    show(settings, result, lambda console: _show_checkup(console, result))
-    return int(result["faults"])
 
 
 def _show_checkup(console: Console, result: Mapping[str, Any]) -> None:

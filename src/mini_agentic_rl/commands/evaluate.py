@@ -152,11 +152,7 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
 
 
 def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
-    """Return the settings with the tasks of the agent, unless others are given.
-
-    Raises:
-        UserError: agent and data set do not belong together.
-    """
+    """Return the settings with the tasks of the agent, unless others are given."""
     own_config = config_of_agent(settings.tasks.agent)
     if own_config is None:
         is_command = bool(settings.harness.agent_command)

@@ -86,7 +86,7 @@ def settings_command(
         short_help: names of the settings that `--help` shows, where `--help-all` shows the others; empty for all.
 
     Raises:
-        TypeError: a setting has a type that no option can have, or no default.
+        TypeError: a setting has a type that no option can have, or no default; or `short_help` names no option.
     """
 
     def decorate(run: Callable[[S], None]) -> None:
@@ -98,20 +98,28 @@ def settings_command(
             help_all: bool = False,  # its callback has run
             **values: Any,
         ) -> None:
-            given = {name: value for name, value in values.items() if _is_given(context, name)}
+            sources = {name: context.get_parameter_source(name) for name in values}
+            given = {name: values[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
             setup_logging("DEBUG" if debug else log_level, console=shared_console())
 
             def work() -> None:
                 settings = read_settings(kind, given, config)
                 remember_secrets(settings.flat())
-                if print_config:
-                    typer.echo(as_yaml(_of_kind(kind, settings.completed())), nl=False)
-                else:
+                if not print_config:
                     run(settings)
+                    return
+                completed = settings.completed()
+                if type(completed) is not kind:  # the settings of an agent's own command
+                    known = {*kind.settings(), *kind.model_fields}
+                    completed = kind(**{name: value for name, value in completed.flat().items() if name in known})
+                typer.echo(as_yaml(completed), nl=False)
 
             with_errors(work, debug=debug, kind=kind)
 
         settings = [setting for setting in kind.settings().values() if setting.panel != WITHOUT_OPTION]
+        unknown = set(short_help) - {setting.name for setting in settings}
+        if unknown:
+            raise TypeError(f"the short help of {name!r} has no options for {sorted(unknown)}")
         parameters = [
             _parameter(kind, setting, is_hidden=bool(short_help) and setting.name not in short_help)
             for setting in settings
@@ -206,25 +214,12 @@ def _show_all(context: typer.Context, requested: bool) -> None:
         raise typer.Exit
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
-
-
-def _of_kind(kind: type[Settings], settings: Settings) -> Settings:
-    """Return completed settings, which may be those of another command, as the settings of this one."""
-    if type(settings) is kind:
-        return settings
-    known = {*kind.settings(), *kind.model_fields}
-    return kind(**{name: value for name, value in settings.flat().items() if name in known})
-
-
 def _spelling(kind: type[Settings], name: str) -> str | None:
     """Return the option of a setting, given by its name or by that of its field in a group; None without an option."""
     if name in ("config", "print_config"):
         return "--" + name.replace("_", "-")
     settings = kind.settings()
-    setting = settings.get(name) or next((one for one in settings.values() if one.path[-1] == name), None)
+    setting = settings.get(name) or next((other for other in settings.values() if other.path[-1] == name), None)
     return None if setting is None or setting.panel == WITHOUT_OPTION else option_name(setting)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 import re
 import statistics
@@ -14,6 +13,8 @@ from typing import Any, Final
 import torch
 
 from ..errors import UserError
+from ..files import read_json
+from ..metrics import read_metrics
 from ..policy import (
     CPU_CHUNK,
     MOST_LEARNT_AT_ONCE,
@@ -98,7 +99,20 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
         server = plan_replica(shape, work, plan.settings, spread, versions=loop.max_staleness + 2)
         parts = [{"name": part.name, "bytes": part.bytes} for part in server.parts]
         replica = {"peak_bytes": server.peak, "parts": parts}
-    samples_elsewhere = spread.replicas > 0 or plan.settings.samples_elsewhere
+    step = None
+    if rates is not None:
+        of_model = rates.of_model(_parameters(shape))
+        samples_elsewhere = spread.replicas > 0 or plan.settings.samples_elsewhere
+        overlapped = loop.max_staleness > 0 and samples_elsewhere
+        seconds = step_seconds(work, spread, of_model, overlapped=overlapped)
+        step = {
+            "seconds": seconds.total,
+            "sampling_seconds": seconds.sampling,
+            "learning_seconds": seconds.learning,
+            "sampled_tokens_per_second": of_model.sampled,
+            "learned_tokens_per_second": of_model.learned,
+            "rates": rates.source,
+        }
     return {
         "model": settings.load.model,
         "ranks": spread.ranks,
@@ -107,7 +121,7 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
         "options": _options(settings, given, plan),
         "adapter_bytes": adapter_bytes(shape, plan.settings.lora_r),
         "replica": replica,
-        "step": _step(shape, work, spread, rates, overlapped=loop.max_staleness > 0 and samples_elsewhere),
+        "step": step,
     }
 
 
@@ -172,23 +186,13 @@ def rates_of_run(path: Path) -> StepRates:
         UserError: the folder holds no configuration with a model, or no step.
     """
     try:
-        model = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model")
-    except (OSError, ValueError, AttributeError):
-        model = None
+        model = read_json(path / "config.json").get("model")
+        rows = read_metrics(RunFolder(path).metrics_path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}", setting="rates") from None
     if not isinstance(model, str):
         raise UserError(f"{path} holds no run with a model in its config.json", setting="rates")
-    try:
-        lines = RunFolder(path).metrics_path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"{path} holds no run: {error.strerror}", setting="rates") from None
-    steps = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:  # a killed process left half a line
-            continue
-        if isinstance(row, dict) and all(isinstance(row.get(name), int | float) for name in _STEP_METRICS):
-            steps.append(row)
+    steps = [row for row in rows if all(isinstance(row.get(name), int | float) for name in _STEP_METRICS)]
     steps = [row for row in steps[1:] or steps if row["seconds/learning"] > 0 and row["tokens_per_second"] > 0]
     if not steps:
         raise UserError(f"{path} holds no step of reinforcement learning yet", setting="rates")
@@ -201,11 +205,7 @@ def rates_of_run(path: Path) -> StepRates:
 
 
 def _rates_on_cpu(dtype: torch.dtype, *, has_servers: bool) -> StepRates:
-    """Return the rates that `doctor` measured on this computer, else those measured once with this number format.
-
-    Args:
-        has_servers: vLLM samples, whose rate was measured once.
-    """
+    """Return the rates that `doctor` measured on this computer, else those of a 2-core machine."""
     speed = saved_speed(dtype)
     if speed is None:
         once = OWN_ON_CPU if dtype == torch.bfloat16 else _FLOAT32_ON_CPU
@@ -217,28 +217,6 @@ def _rates_on_cpu(dtype: torch.dtype, *, has_servers: bool) -> StepRates:
         source = f"sampling: {VLLM_ON_CPU.source}; learning: {rates.source}"
         rates = replace(rates, source=source, sampled=VLLM_ON_CPU.sampled)
     return rates
-
-
-def _step(
-    shape: ModelShape, work: PlannedWork, spread: Spread, rates: StepRates | None, *, overlapped: bool
-) -> dict[str, Any] | None:
-    """Return the seconds of a step as JSON values.
-
-    Args:
-        overlapped: True if sampling goes on while learning does.
-    """
-    if rates is None:
-        return None
-    of_model = rates.of_model(_parameters(shape))
-    seconds = step_seconds(work, spread, of_model, overlapped=overlapped)
-    return {
-        "seconds": seconds.total,
-        "sampling_seconds": seconds.sampling,
-        "learning_seconds": seconds.learning,
-        "sampled_tokens_per_second": of_model.sampled,
-        "learned_tokens_per_second": of_model.learned,
-        "rates": rates.source,
-    }
 
 
 def _parameters(shape: ModelShape) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
@@ -31,39 +31,40 @@ _SHOWN = {
 """Metrics measured before and after the training, with their labels."""
 
 
-def sft(settings: SFTSettings) -> None:
-    """Fine-tune a model on conversations: imitate the assistant's messages."""
-    from ..post_training import train_sft
-
-    _show_training(settings, train_sft(settings))
-
-
-def dpo(settings: DPOSettings) -> None:
-    """Train a model to prefer chosen answers to rejected ones, close to the initial model (DPO)."""
-    from ..post_training import train_dpo
-
-    _show_training(settings, train_dpo(settings))
-
-
-def kto(settings: KTOSettings) -> None:
-    """Train a model on single answers that are labelled good or bad (KTO)."""
-    from ..post_training import train_kto
-
-    _show_training(settings, train_kto(settings))
-
-
-def orpo(settings: ORPOSettings) -> None:
-    """Train a model to imitate chosen answers and prefer them to rejected ones at the same time (ORPO)."""
-    from ..post_training import train_orpo
-
-    _show_training(settings, train_orpo(settings))
+TRAININGS: Final[Mapping[str, tuple[type[PostTrainingSettings], str, str]]] = {
+    "sft": (SFTSettings, "train_sft", "Fine-tune a model on conversations: imitate the assistant's messages."),
+    "dpo": (
+        DPOSettings,
+        "train_dpo",
+        "Train a model to prefer chosen answers to rejected ones, close to the initial model (DPO).",
+    ),
+    "kto": (KTOSettings, "train_kto", "Train a model on single answers that are labelled good or bad (KTO)."),
+    "orpo": (
+        ORPOSettings,
+        "train_orpo",
+        "Train a model to imitate chosen answers and prefer them to rejected ones at the same time (ORPO).",
+    ),
+    "reward": (
+        RewardModelSettings,
+        "train_reward_model",
+        "Train a reward model, which scores answers, on chosen and rejected answers.",
+    ),
+}
+"""Commands that train on examples: settings, function of `post_training`, help."""
 
 
-def reward(settings: RewardModelSettings) -> None:
-    """Train a reward model, which scores answers, on chosen and rejected answers."""
-    from ..post_training import train_reward_model
+def training_command(name: str) -> Callable[[PostTrainingSettings], None]:
+    """Return the command of a training, whose docstring is its help."""
+    _, function, about = TRAININGS[name]
 
-    _show_training(settings, train_reward_model(settings))
+    def train(settings: PostTrainingSettings) -> None:
+        from .. import post_training
+
+        summary = getattr(post_training, function)(settings)
+        show(settings, summary, lambda console: _show_training(console, summary, resumed=settings.resume))
+
+    train.__doc__ = about
+    return train
 
 
 def merge(settings: MergeSettings) -> None:
@@ -82,56 +83,42 @@ def export(settings: ExportSettings) -> None:
     show(settings, summary, lambda console: _show_written(console, summary))
 
 
-def _show_training(settings: PostTrainingSettings, summary: Mapping[str, Any]) -> None:
-    show(settings, summary, lambda console: _print_training(console, summary, resumed=settings.resume))
-
-
-def _print_training(console: Console, summary: Mapping[str, Any], *, resumed: bool) -> None:
-    console.print(_table(summary))
+def _show_training(console: Console, summary: Mapping[str, Any], *, resumed: bool) -> None:
+    table = Table("", "before", "after", title=f"{summary['method']}, on {summary['measured_on']}")
+    for name, title in _SHOWN.items():
+        if name in summary["after"]:
+            values = (quantity(name.split("/")[0], summary[when].get(name)) for when in ("before", "after"))
+            table.add_row(title, *values)
+    console.print(table)
     if "pair_accuracy" in summary:
         console.print(accuracy_table([summary["pair_accuracy"]]))
     seconds = summary["seconds"]["training"]  # only of the last process
     spent = "" if resumed else f" in {duration(seconds)} of training"
     console.print(f"{counted(summary['steps'], 'step')}, {counted(summary['tokens'], 'token')}{spent}", highlight=False)
-    for line in (f"wrote {summary['output_dir']}", *_what_next(summary)):
+    folder = shlex.quote(str(summary["output_dir"]))
+    lines = [f"wrote {summary['output_dir']}"]
+    if summary["method"] == "reward":
+        lines += [f"to score answers with it: mini-agentic-rl score-server --model {folder}"]
+    else:
+        lines += [
+            f"to use what was trained: mini-agentic-rl chat --model {folder}",
+            f"to reinforce it:         mini-agentic-rl train --model {folder} --sft-examples 0 --output-dir outputs/rl",
+        ]
+    for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def _what_next(summary: Mapping[str, Any]) -> list[str]:
-    """Return the commands for the next steps, a line each."""
-    folder = shlex.quote(str(summary["output_dir"]))
-    if summary["method"] == "reward":
-        return [f"to score answers with it: mini-agentic-rl score-server --model {folder}"]
-    return [
-        f"to use what was trained: mini-agentic-rl chat --model {folder}",
-        f"to reinforce it:         mini-agentic-rl train --model {folder} --sft-examples 0 --output-dir outputs/rl",
-    ]
-
-
-def _table(summary: Mapping[str, Any]) -> Table:
-    table = Table("", "before", "after", title=f"{summary['method']}, on {summary['measured_on']}")
-    for name, title in _SHOWN.items():
-        if name in summary["after"]:
-            table.add_row(
-                title, *(quantity(name.split("/")[0], summary[when].get(name)) for when in ("before", "after"))
-            )
-    return table
-
-
 def _show_written(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print where the result is, and how the merged model differs from the unmerged one."""
     merged = summary if "check" in summary else summary.get("merged", {})
-    if merged.get("check") is not None:
-        console.print(_checked(merged), highlight=False, soft_wrap=True)
+    check = merged.get("check")
+    if check is not None:
+        rounding = f"differ by at most {check['max_logit_difference']:.2g} through rounding to {merged['dtype']}"
+        checked = f"checked: scores {rounding}"
+        if check["tokens"]:
+            checked = (
+                f"checked: {check['tokens_equal']} of {check['tokens']} greedy tokens the same, logits {rounding}; "
+                f"the adapter changes them by up to {merged['adapter_effect']:.2g}"
+            )
+        console.print(checked, highlight=False, soft_wrap=True)
     console.print(f"wrote {summary['output_dir']} ({summary['bytes'] / 1e6:,.1f} MB)", highlight=False, soft_wrap=True)
-
-
-def _checked(merged: Mapping[str, Any]) -> str:
-    """Describe how the merged model differs from the unmerged one, and the effect of the adapter for comparison."""
-    check = merged["check"]
-    rounding = f"differ by at most {check['max_logit_difference']:.2g} through rounding to {merged['dtype']}"
-    if not check["tokens"]:
-        return f"checked: scores {rounding}"
-    return (
-        f"checked: {check['tokens_equal']} of {check['tokens']} greedy tokens the same, logits {rounding}; "
-        f"the adapter changes them by up to {merged['adapter_effect']:.2g}"
-    )

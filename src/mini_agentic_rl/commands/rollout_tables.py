@@ -21,23 +21,17 @@ from ..types import Attempt, AttemptedRollout, Rollout, Span, Worker
 from ..visible_text import visible, visible_line
 
 _ROLE_COLOURS: Final[Mapping[str, str]] = {
-    "system": "magenta",
-    "developer": "magenta",
+    **dict.fromkeys(("system", "developer"), "magenta"),
     "user": "blue",
     "assistant": "green",
     "tool": "yellow",
 }
 _STATUS_COLOURS: Final[Mapping[str, str]] = {
     "succeeded": "green",
-    "failed": "red",
-    "timeout": "red",
-    "unresponsive": "red",
     "cancelled": "dim",
-    "running": "cyan",
-    "preparing": "cyan",
-    "busy": "cyan",
-    "queuing": "yellow",
-    "requeuing": "yellow",
+    **dict.fromkeys(("failed", "timeout", "unresponsive"), "red"),
+    **dict.fromkeys(("running", "preparing", "busy"), "cyan"),
+    **dict.fromkeys(("queuing", "requeuing"), "yellow"),
 }
 _MARGIN: Final = (0, 0, 0, 2)
 _PREVIEW: Final = 60

@@ -151,7 +151,7 @@ def show_rollout(settings: RolloutShowSettings) -> None:
     rollout, attempts, spans_by_attempt = _with_store(settings, read)
     latest = spans_by_attempt[-1] if spans_by_attempt else []
     reward_spans = find_reward_spans(latest)
-    rewards = {one.name: one.value for one in get_rewards_from_span(reward_spans[-1])} if reward_spans else {}
+    rewards = {reward.name: reward.value for reward in get_rewards_from_span(reward_spans[-1])} if reward_spans else {}
     reward = find_final_reward(latest)
     talks: Sequence[Mapping[str, Any]] = ()
     if settings.conversation:
@@ -244,11 +244,7 @@ def import_records(settings: ImportSettings) -> None:
 
 
 def _with_store(settings: StoreSettings, work: Callable[[LightningStore], Awaitable[T]]) -> T:
-    """Open the store of the settings, and return the result of `work` on it.
-
-    Raises:
-        UserError: the store cannot be reached, or does not hold what is to be shown.
-    """
+    """Open the store of the settings, and return the result of `work` on it."""
     from ..store import open_store
 
     address = settings.store
@@ -299,9 +295,9 @@ async def _attempt_id(store: LightningStore, rollout_id: str, attempt: str) -> s
     if attempt in ("latest", "all"):
         return None if attempt == "all" else attempt
     attempts = await store.query_attempts(rollout_id)
-    for one in attempts:
-        if attempt in (one.attempt_id, str(one.sequence_id)):
-            return one.attempt_id
+    for candidate in attempts:
+        if attempt in (candidate.attempt_id, str(candidate.sequence_id)):
+            return candidate.attempt_id
     raise UserError(
         f"--attempt {attempt}: rollout {rollout_id} has {len(attempts)} attempts; "
         "expected latest, all, a number or an id"

@@ -18,7 +18,7 @@ from ..gateway import AddressSettings, ServerSettings
 from ..plugins import load_part, plugin_has
 from ..processes import freeze_loaded_objects
 from ..redaction import without_secrets
-from ..store import LightningStore, StoreLimits
+from ..store import StoreLimits
 from ..trainer import TraceExportSettings
 
 Backend = Literal["memory", "sqlite", "postgres", "mongo"]
@@ -69,49 +69,41 @@ def serve_store(settings: ServeStoreSettings) -> None:
     Raises:
         UserError: the settings contradict each other, or the store or the port cannot be opened.
     """
-    from ..store import open_store
+    from ..store import LightningStoreServer, open_store
     from ..trainer import exported
 
     spec = store_spec(settings.backend, None if settings.path is None else str(settings.path), settings.url)
-    store = open_store(spec)
-    export = TraceExportSettings(**{name: getattr(settings, name) for name in TraceExportSettings.model_fields})
-    with exported(store, export, agent="agent") as shared:
-        _serve(settings, store, shared, spec)
-    typer.echo("stopped")
-
-
-def _serve(settings: ServeStoreSettings, store: LightningStore, shared: LightningStore, spec: str) -> None:
-    from ..store import LightningStoreServer
-
     api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, settings.api_key)
+    store = open_store(spec)
     dashboard = load_part("dashboard") if plugin_has("parts", "dashboard") else None
     source = None if dashboard is None else dashboard.store_source(store)
-    server = LightningStoreServer(
-        shared,
-        settings.host,
-        settings.port,
-        api_key=api_key,
-        limits=StoreLimits(**{name: getattr(settings, name) for name in StoreLimits.model_fields}),
-        cors_allow_origins=settings.cors_origin,
-        pages=None if dashboard is None else partial(dashboard.dashboard_pages, [source]),
-    )
 
-    def announce() -> None:
-        for line in announcement(server.endpoint, settings.host, spec, with_key=api_key is not None):
-            typer.echo(line)
-
-    async def run() -> None:
+    async def run(server: LightningStoreServer) -> None:
         try:
             await server.start()
             freeze_loaded_objects()
-            asyncio.get_running_loop().call_soon(announce)  # once `run_forever` handles Ctrl-C
+            lines = _announcement(server.endpoint, settings.host, spec, with_key=api_key is not None)
+            # once `run_forever` handles Ctrl-C
+            asyncio.get_running_loop().call_soon(typer.echo, "\n".join(lines))
             await server.run_forever(settings.drain_seconds)
         finally:
             if source is not None:
                 await source.close()
             await server.close()
 
-    asyncio.run(run())
+    export = TraceExportSettings(**{name: getattr(settings, name) for name in TraceExportSettings.model_fields})
+    with exported(store, export, agent="agent") as shared:
+        server = LightningStoreServer(
+            shared,
+            settings.host,
+            settings.port,
+            api_key=api_key,
+            limits=StoreLimits(**{name: getattr(settings, name) for name in StoreLimits.model_fields}),
+            cors_allow_origins=settings.cors_origin,
+            pages=None if dashboard is None else partial(dashboard.dashboard_pages, [source]),
+        )
+        asyncio.run(run(server))
+    typer.echo("stopped")
 
 
 def store_spec(backend: Backend | None, path: str | None, url: str | None) -> str:
@@ -141,7 +133,7 @@ def store_spec(backend: Backend | None, path: str | None, url: str | None) -> st
     return url
 
 
-def announcement(endpoint: str, host: str, spec: str, *, with_key: bool) -> list[str]:
+def _announcement(endpoint: str, host: str, spec: str, *, with_key: bool) -> list[str]:
     """Return lines that say how to start runners and where to look."""
     from ..store import MEMORY
 

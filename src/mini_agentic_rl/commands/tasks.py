@@ -86,11 +86,7 @@ def matching_tasks(tasks: TaskSettings, *, is_command: bool = False) -> TaskSett
 
 
 def _tasks_of_environment(tasks: TaskSettings, env: str) -> TaskSettings:
-    """Return the settings with the agent and the tasks of an environment.
-
-    Raises:
-        UserError: an agent or a data set is given too.
-    """
+    """Return the settings with the agent and the tasks of an environment."""
     from ..environments import ENV
 
     family = family_type(env)

@@ -58,7 +58,10 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     check_loggers(config.run.loggers)
     config, recipe, components = config.prepare()
     if current_role() == "runner":
-        return _run_agent(config, recipe, components)
+        # The output folder is that of the algorithm, elsewhere: nothing is written here.
+        runners, store = _runners(config, components), components.get("store")
+        Trainer(hooks=recipe.hooks, n_runners=runners, store=store, logger=MetricsLogger()).fit(recipe.agent)
+        return {}
     check_model(config.load.model, config.load.device)
     config = apply_preset(config)
     tasks, loop = config.tasks, config.loop
@@ -79,13 +82,16 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
         config = config.model_copy(update={"run": config.run.model_copy(update={"resume": True, "overwrite": False})})
     folder = RunFolder(config.run.output_dir, usual=type(config)().flat())
     about = {"model": config.load.model, "dataset": tasks.dataset}
+    strategy: Any = config.strategy or components.get("strategy")  # None leaves it to the environment
+    if strategy == "ray":
+        strategy = {"type": "ray", "settings": config.ray}
     with recorded(folder, config.run, config.flat(), algorithm, about=lambda: about) as run:
         if not run.is_finished:
             trainer = Trainer(
                 algorithm=algorithm,
                 hooks=recipe.hooks,
                 n_runners=_runners(config, components),
-                strategy=_strategy(config, components),
+                strategy=strategy,
                 output_dir=folder,
                 logger=run.logger,
                 otlp=config.export,
@@ -149,20 +155,6 @@ def make_algorithm(
     )
 
 
-def _run_agent(config: TrainConfig, recipe: Recipe, components: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the agent for an algorithm elsewhere. The output folder is that algorithm's: nothing is written here."""
-    from ..trainer import Trainer
-
-    trainer = Trainer(
-        hooks=recipe.hooks,
-        n_runners=_runners(config, components),
-        store=components.get("store"),
-        logger=MetricsLogger(),
-    )
-    trainer.fit(recipe.agent)
-    return {}
-
-
 def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
     """Return the number of runners: few if each is a process on this computer, and no more than rollouts that wait at
     the same time, since an idle runner polls the store."""
@@ -179,13 +171,6 @@ def _runners(config: TrainConfig, components: Mapping[str, Any]) -> int:
     return min(config.n_runners, waiting)
 
 
-def _strategy(config: TrainConfig, components: Mapping[str, Any]) -> str | dict[str, Any] | None:
-    """Return the strategy of the trainer; None leaves it to the environment."""
-    if config.strategy == "ray":
-        return {"type": "ray", "settings": config.ray}
-    return config.strategy or components.get("strategy")
-
-
 def _transfer(config: TrainConfig) -> TaskRows | None:
     """Return the tasks that measure transfer; None without such tasks, or with `transfer_size=0`."""
     from ..environments import load_tasks
@@ -198,11 +183,7 @@ def _transfer(config: TrainConfig) -> TaskRows | None:
 
 
 def _validation(config: TrainConfig) -> TaskRows | None:
-    """Return the tasks that choose the weights; None with `validation_size=0`.
-
-    Raises:
-        UserError: the data set has no validation tasks.
-    """
+    """Return the tasks that choose the weights; None with `validation_size=0`."""
     from ..environments import load_tasks
 
     tasks, size = config.tasks, config.loop.validation_size

@@ -63,7 +63,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 def _reading(hint: Any) -> dict[str, Any]:
     """Return the arguments of `add_argument` for a value of this type."""
     is_union = get_origin(hint) in (Union, types.UnionType)
-    choices = [one for one in get_args(hint) if one is not type(None)] if is_union else [hint]
+    choices = [choice for choice in get_args(hint) if choice is not type(None)] if is_union else [hint]
     optional = is_union and type(None) in get_args(hint)
     for choice in choices:
         if get_origin(choice) is list or choice is list:

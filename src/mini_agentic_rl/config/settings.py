@@ -62,7 +62,7 @@ class Settings(BaseModel):
     helps: ClassVar[Mapping[str, str]] = {}
     """Descriptions that differ from those where the settings are declared, by path."""
     panels: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Panels of the help page, each with the paths of its settings in order; `group.*` stands for a whole group. Only
+    """Panels of the help page, each with the paths of its settings in order; `group.*` is a whole group. Only
     these settings have a name and an option; without panels every field has."""
 
     @classmethod
@@ -223,7 +223,7 @@ def _groups(kind: type[Settings]) -> Mapping[str, Sequence[type[Settings]]]:
     groups = {}
     for name, field in kind.model_fields.items():
         types = (field.annotation, *get_args(field.annotation))
-        kinds = [one for one in types if isinstance(one, type) and issubclass(one, Settings)]
+        kinds = [type_ for type_ in types if isinstance(type_, type) and issubclass(type_, Settings)]
         if kinds:
             groups[name] = kinds
     return groups
@@ -249,7 +249,7 @@ def _settings(kind: type[Settings]) -> Mapping[str, Setting]:
 
 
 def _spread(kind: type[Settings], text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the paths that a path of `panels` stands for."""
+    """Yield the paths of a text in `panels`."""
     group, _, rest = text.partition(".")
     if rest == "*":
         yield from ((group, name) for name in _groups(kind)[group][0].model_fields)

@@ -129,11 +129,7 @@ def _read(
 
 @contextmanager
 def _written_whole(target: Path) -> Iterator[IO[str]]:
-    """Yield a temporary file that replaces `target` at the end of the block, or is removed if that fails.
-
-    Raises:
-        DatasetError: it cannot be written.
-    """
+    """Yield a temporary file that replaces `target` at the end of the block, or is removed if that fails."""
     partial = target.with_name(f".partial-{target.name}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

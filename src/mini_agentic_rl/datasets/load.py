@@ -95,11 +95,7 @@ def _complaint(record: dict[str, Any], field: str, wanted: str) -> str:
 
 
 def _load_parts(name: str) -> dict[str, list[Located]]:
-    """Return the records of a file, of a folder's files or of a data set on the Hub, by published split.
-
-    Raises:
-        DatasetError: it does not exist, or cannot be read.
-    """
+    """Return the records of a file, of a folder's files or of a data set on the Hub, by published split."""
     path = Path(name)
     if path.is_dir():
         return load_folder(path)
@@ -122,11 +118,7 @@ def _default_id(name: str, part: str, number: int) -> str:
 
 
 def _tasks_of_parts(parts: Mapping[str, Sequence[Located]], name: str, split: str) -> list[Row]:
-    """Return the tasks of one split.
-
-    Raises:
-        DatasetError: a record is no task.
-    """
+    """Return the tasks of one split."""
     rows: dict[str, list[Row]] = {}
     for part, records in parts.items():
         rows[part] = [
@@ -207,18 +199,8 @@ def _plugin_tasks(name: str, split: str, size: int | None, seed: int) -> TaskRow
         raise DatasetError(f"{name!r} gives no rows: {type(error).__name__}: {error}", setting="dataset") from error
 
 
-def _is_worked(record: Mapping[str, Any]) -> bool:
-    """Return True for a task whose worked solution ends in "#### 42", as in GSM8K."""
-    texts = (record.get("answer"), record.get("solution"))
-    return isinstance(record.get("question"), str) and any(isinstance(text, str) and "####" in text for text in texts)
-
-
 def _math_examples(rows: Sequence[Row], form: Form, seed: int) -> list[Example]:
-    """Return the examples of tasks that belong to no family: they are tasks of the math agent.
-
-    Raises:
-        UserError: the recipe of the math agent is not installed.
-    """
+    """Return the examples of tasks that belong to no family: they are tasks of the math agent."""
     math = find_family(MATH)
     if math is None:
         raise DatasetError("examples of tasks need the recipe of the math agent, which is missing", setting="dataset")
@@ -277,7 +259,9 @@ def load_examples(
         return _call_user_function(text, form, split, max_samples, seed)
     parts = _load_parts(text)
     first = next((record for records in parts.values() for _, record in records), {})
-    if _is_worked(first):
+    solutions = [first.get("answer"), first.get("solution")]
+    is_worked = any(isinstance(text, str) and "####" in text for text in solutions)  # as in GSM8K
+    if is_worked and isinstance(first.get("question"), str):
         if form != "rl":
             _refuse_marked_tasks(parts, form)
         tasks = _tasks_of_parts(parts, text, split)
@@ -313,11 +297,7 @@ def divide_examples(rows: Sequence[RowT], eval_fraction: float, seed: int = 0) -
 
 
 def _examples_of_parts(parts: Mapping[str, Sequence[Located]], form: Form, name: str) -> dict[str, list[Example]]:
-    """Return the examples of every record, by published split; rows that are not to be imitated are logged.
-
-    Raises:
-        DatasetError: a record has no known shape of this form, or no row is left.
-    """
+    """Return the examples of every record, by published split; rows that are not to be imitated are logged."""
     examples: dict[str, list[Example]] = {}
     left_out = 0
     for part, records in parts.items():

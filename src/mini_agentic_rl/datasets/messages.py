@@ -141,7 +141,11 @@ def read_turn(item: Mapping[str, Any], field: str, calls: int) -> list[Message]:
         tool_calls = tool_calls or calls_of(item)
         if message["content"] is None and isinstance(item.get("refusal"), str):
             message["content"] = item["refusal"]
-        if _is_trained(item, message["role"], field) is False and message["role"] == "assistant":
+        is_trained = _marked(item, field)
+        if is_trained and message["role"] != "assistant":
+            name = next(name for name in (*TRAIN_FIELDS, *UNTRAINED_FIELDS) if item.get(name) is not None)
+            raise ShapeError(f"{field} wants a message of the role {message['role']} trained", f"{name} has to be 0")
+        if is_trained is False and message["role"] == "assistant":
             message["train"] = False
     if message["role"] == "assistant":
         if thought is not None:
@@ -201,15 +205,6 @@ def _blocks(content: Any, role: str, field: str) -> tuple[str | None, str | None
             raise ShapeError(f"{field} has a {kind} block in a message of the role {role}", "it cannot be trained on")
     joined = "".join(texts) if texts or not (calls or results) else None
     return joined, "\n".join(thoughts) if thoughts else None, calls, results
-
-
-def _is_trained(item: Mapping[str, Any], role: str, field: str) -> bool | None:
-    """Return what the marks of a message say; None without any."""
-    trained = _marked(item, field)
-    if trained and role != "assistant":
-        name = next(name for name in (*TRAIN_FIELDS, *UNTRAINED_FIELDS) if item.get(name) is not None)
-        raise ShapeError(f"{field} wants a message of the role {role} trained", f"{name} has to be 0")
-    return trained
 
 
 def is_marked_trained(record: Mapping[str, Any]) -> bool | None:

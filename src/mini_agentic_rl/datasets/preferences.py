@@ -117,7 +117,7 @@ def _read_scored(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
 
 def _first_wins(record: Mapping[str, Any], first: str, second: str) -> bool | None:
     """Return True if the first answer is better; None without a judgement."""
-    if first == "human_ref_A" and "labels" in record:  # SHP: 1 stands for A
+    if first == "human_ref_A" and "labels" in record:  # SHP: 1 means A
         wins = read_flag(record["labels"])
         if wins is None:
             raise ShapeError("the judgement names neither answer", f"labels is {record['labels']!r}"[:60])

@@ -85,7 +85,7 @@ def choose(rows: Sequence[Row], size: int | None, seed: int) -> TaskRows:
     if size < 0:
         raise DatasetError(f"size must be 0 or more, not {size}")
     if size > len(rows):
-        logger.info("%d rows were asked for, but there are only %d", size, len(rows))
+        logger.info("there are %d rows, fewer than %d", len(rows), size)
     return TaskRows(random.Random(seed).sample(list(rows), min(size, len(rows))))
 
 

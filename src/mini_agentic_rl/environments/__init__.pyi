@@ -17,7 +17,6 @@ from .environment import Recipe as Recipe
 from .episode import EPISODE_DEFAULTS as EPISODE_DEFAULTS
 from .episode import MAX_ANSWER as MAX_ANSWER
 from .episode import Episode as Episode
-from .episode import EpisodeEnvironment as EpisodeEnvironment
 from .episode import Episodes as Episodes
 from .episode import ToolEpisode as ToolEpisode
 from .episode import belongs as belongs

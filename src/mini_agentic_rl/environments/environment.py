@@ -1,8 +1,7 @@
 """Environments, the agent that a trainer runs in one, and recipes.
 
-An `Environment` has tasks, and runs rollouts against an endpoint that end in a reward. `EpisodeEnvironment` plays the
-tasks of a family of episodes, and `integrations.environments` wraps those of other packages. Users write a class with
-two methods.
+An `Environment` has tasks, and runs rollouts against an endpoint that end in a reward. Families of `Episodes` are
+environments, and `integrations.environments` wraps those of other packages. Users write a class with two methods.
 
 An environment that blocks runs in its own thread per rollout. An event loop's executor has few threads, and the program
 waits for them at exit, so an environment that hangs there would block the others.
@@ -11,15 +10,15 @@ waits for them at exit, so an environment that hangs there would block the other
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import inspect
 import math
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ..datasets import Row
@@ -60,63 +59,43 @@ class OwnThread:
 
     def __init__(self, name: str) -> None:
         """`name` is the name of the thread."""
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     async def __aenter__(self) -> OwnThread:
         self._thread.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._calls.put(None)
 
     async def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Return the result of a function. If the caller is cancelled, the call goes on and its result is dropped.
 
         Raises:
-            Exception: whatever the function raised; a StopIteration as a RuntimeError.
+            Exception: whatever the function raised; StopIteration, SystemExit and the like as a RuntimeError.
         """
-        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-        done: asyncio.Future[T] = loop.create_future()
-
-        def run() -> None:
-            result: Any = None
-            failure: BaseException | None = None
-            try:
-                result = context.run(function, *args, **kwargs)
-            except BaseException as error:  # raised in the waiting task
-                failure = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_settle, done, result, failure)
-
-        self._calls.put(run)
-        return await done
+        future: Future[T] = Future()
+        self._calls.put((future, partial(contextvars.copy_context().run, function, *args, **kwargs)))
+        return await asyncio.wrap_future(future)
 
     def last(self, function: Callable[[], Any]) -> None:
         """Call a function after all others, without waiting for it; its errors are dropped."""
-
-        def run() -> None:
-            with contextlib.suppress(Exception):
-                function()
-
-        self._calls.put(run)
+        self._calls.put((Future(), function))
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
-
-
-def _settle(done: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
-    if done.done():
-        return
-    if failure is None:
-        done.set_result(result)
-    elif isinstance(failure, Exception) and not isinstance(failure, StopIteration):
-        done.set_exception(failure)
-    else:
-        done.set_exception(RuntimeError(f"the call raised {type(failure).__name__}: {failure}"))
+        while (item := self._calls.get()) is not None:
+            future, call = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except StopIteration as error:
+                future.set_exception(RuntimeError(f"the call raised StopIteration: {error}"))
+            except Exception as error:  # raised in the waiting task
+                future.set_exception(error)
+            except BaseException as error:  # it would end the event loop
+                future.set_exception(RuntimeError(f"the call raised {type(error).__name__}: {error}"))
 
 
 REWARD = "reward"

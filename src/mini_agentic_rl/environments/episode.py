@@ -76,7 +76,7 @@ class Episode(ABC):
 
 
 class Episodes(TaskFamily, ABC):
-    """A family of tasks with turns: prompt, tools, rows, and the episode of a row."""
+    """A family of tasks with turns: prompt, tools, rows, and the episode of a row. It is an `Environment`."""
 
     is_environment: ClassVar[bool] = True
     levels: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
@@ -153,7 +153,7 @@ class Episodes(TaskFamily, ABC):
     def recipe(self) -> Recipe:
         """Return the agent that plays these tasks, with the expert's demonstrations."""
         demonstrations = Demonstrations(self.demonstration, lambda task: self.tools, self.can_be_shown)
-        return Recipe(EnvironmentAgent(EpisodeEnvironment(self)), (), demonstrations)
+        return Recipe(EnvironmentAgent(self), (), demonstrations)
 
     @classmethod
     def training_defaults(cls, dataset: str, *, mixes: bool, whole_steps: bool) -> Mapping[str, Any]:
@@ -193,6 +193,22 @@ class Episodes(TaskFamily, ABC):
                 break
         return messages
 
+    async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
+        """Let the model talk until the episode ends or `max_turns` calls are made.
+
+        Raises:
+            ValueError: the task lacks a field that the family needs.
+            openai.OpenAIError: the endpoint refused a call or could not be reached.
+        """
+        episode, messages = self.start(task), self.opening(task)
+
+        async def follow(reply: Message) -> Sequence[Message]:
+            return await asyncio.to_thread(episode.receive, reply)
+
+        turns, _ = await converse(endpoint, messages, follow, tools=self.tools, max_turns=self.max_turns)
+        scores = await asyncio.to_thread(episode.scores)
+        return Outcome({**scores, "turns": float(turns)}, messages[-1].get("content"))
+
     def _draw_new(self, rng: random.Random, split: str, level: int, used: set[str]) -> Row:
         for _ in range(_MAX_DRAWS):
             row = self.draw(rng, split, level)
@@ -201,39 +217,6 @@ class Episodes(TaskFamily, ABC):
         raise DatasetError(
             f"no further {split} task of {self.name} found after {len(used)}; ask for a smaller size or more levels"
         )
-
-
-class EpisodeEnvironment:
-    """The environment of a family of tasks: the model talks until the episode ends or `max_turns` calls are made."""
-
-    def __init__(self, episodes: Episodes) -> None:
-        """`episodes` is the family."""
-        self.episodes = episodes
-
-    def tasks(self, split: str, size: int, seed: int = 0) -> Sequence[Row]:
-        """Return tasks of all levels.
-
-        Raises:
-            DatasetError: an unknown split, or a size above the number of tasks.
-        """
-        return self.episodes.tasks(split, size, seed)
-
-    async def rollout(self, task: Mapping[str, Any], endpoint: Endpoint) -> Outcome:
-        """Play one episode; an answer that was cut off counts as empty text.
-
-        Raises:
-            ValueError: the task lacks a field that the family needs.
-            openai.OpenAIError: the endpoint refused a call or could not be reached.
-        """
-        episode, messages = self.episodes.start(task), self.episodes.opening(task)
-
-        async def follow(reply: Message) -> Sequence[Message]:
-            return await asyncio.to_thread(episode.receive, reply)
-
-        episodes = self.episodes
-        turns, _ = await converse(endpoint, messages, follow, tools=episodes.tools, max_turns=episodes.max_turns)
-        scores = await asyncio.to_thread(episode.scores)
-        return Outcome({**scores, "turns": float(turns)}, messages[-1].get("content"))
 
 
 def belongs(key: str, split: str) -> bool:

@@ -48,10 +48,8 @@ def load_recipe(name: str, dataset: str = "") -> Recipe:
     """
     if name.startswith(ENV):
         environment = name.removeprefix(ENV)
-        environment_family = _environment_family(environment)
-        if environment_family is None:
-            return Recipe(EnvironmentAgent(load_environment(environment)))
-        recipe: Recipe = environment_family.recipe()
+        family = _environment_family(environment)
+        recipe: Recipe = Recipe(EnvironmentAgent(load_environment(environment))) if family is None else family.recipe()
         return recipe
     tasks = split_style(dataset)[0]
     tasks_family = family_type(tasks)
@@ -188,12 +186,12 @@ def own_object(name: str, kind: Kind, *, setting: str, known: str) -> Any:
     Raises:
         UserError: there is none of this name, or it cannot be imported or created.
     """
-    found = None if ":" in name else load_plugin(kind, name, setting=setting)
-    if ":" not in name and found is None:
+    plugin = None if ":" in name else load_plugin(kind, name, setting=setting)
+    if ":" not in name and plugin is None:
         raise UserError(f"{name!r} is unknown: give {known}{or_plugin(kind)}", setting=setting)
     try:
-        found = load_object(name) if found is None else found
-        return found() if isinstance(found, type) else found
+        loaded = load_object(name) if plugin is None else plugin
+        return loaded() if isinstance(loaded, type) else loaded
     except UserError:
         raise
     except Exception as error:  # the user's module may raise anything

@@ -47,6 +47,7 @@ from .memory_plan import plan_memory as plan_memory
 from .memory_plan import plan_replica as plan_replica
 from .memory_plan import step_seconds as step_seconds
 from .model import DEFAULT_ADAPTER as DEFAULT_ADAPTER
+from .model import ParameterCount as ParameterCount
 from .model import PolicyModel as PolicyModel
 from .model import count_parameters as count_parameters
 from .model_files import ADAPTER_CONFIG as ADAPTER_CONFIG

@@ -14,8 +14,9 @@ from ..gateway import ChatRenderer
 from ..trainer import accuracy_row
 from .models import load_for_training
 from .rows import IGNORED, Example, TokenRows, preference_rows, unpaired_rows
-from .run import Method, Rows, TrlParts, run_method
+from .run import Rows
 from .settings import DPOSettings, KTOSettings, ORPOSettings, RewardModelSettings
+from .trl_training import Method, TrlParts, run_method
 
 
 def train_dpo(settings: DPOSettings, *, train_rows: Rows = None, eval_rows: Rows = None) -> dict[str, Any]:

@@ -109,11 +109,7 @@ def refuse_weights(settings: PostTrainingSettings, device: torch.device) -> None
 
 
 def _with_adapter(model: Any, folder: Path, **options: Any) -> Any:
-    """Return a model with the adapter of a folder on it.
-
-    Raises:
-        UserError: the adapter is damaged, or holds a number that is not finite.
-    """
+    """Return a model with the adapter of a folder on it."""
     refuse_non_finite(weights := adapter_weights(folder), folder, setting="model")
     with reading(folder, setting="model"):
         return PeftModel.from_pretrained(model, folder, config=saved_adapter_config(folder, weights), **options)
@@ -282,10 +278,10 @@ def padding_token(tokenizer: PreTrainedTokenizerBase) -> str:
     """
     ends = {str(tokenizer.convert_ids_to_tokens(id_)) for id_ in ChatRenderer(tokenizer).eos_ids}
     candidates = [tokenizer.pad_token, tokenizer.unk_token, *tokenizer.all_special_tokens, *tokenizer.get_added_vocab()]
-    found = next((token for token in candidates if token and token not in ends), None)
-    if found is None:
+    padding = next((token for token in candidates if token and token not in ends), None)
+    if padding is None:
         raise UserError("the tokenizer has no token to pad with but the one that ends answers: add a pad token to it")
-    return str(found)
+    return str(padding)
 
 
 def _compute_head_in_float32(model: Any) -> None:

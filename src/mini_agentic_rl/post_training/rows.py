@@ -180,7 +180,7 @@ def _cut(record: CompletionRecord, max_length: int) -> CompletionRecord:
 def _with_messages(example: Example, columns: Mapping[str, str]) -> Example:
     """Return the example with its tools and `columns` read as those of files are.
 
-    `columns` maps a column to the role of the one message that a text in it stands for.
+    `columns` maps a column to the role of the message that a text in it becomes.
     """
     example = with_json_read(example)
     messages: dict[str, Any] = {}

@@ -30,37 +30,16 @@ class PostTrainingSettings(JsonSettings, RunSettings, SeedSettings, ModelSetting
         "seed": "Seed of examples, their order and initial weights.",
     }
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Model": (
-            *ModelSettings.model_fields,
-            "use_lora",
-            "lora_r",
-            "lora_alpha",
-            "lora_dropout",
-        ),
+        "Model": (*ModelSettings.model_fields, "use_lora", "lora_r", "lora_alpha", "lora_dropout"),
         "Data": ("dataset", "max_samples", "eval_fraction", "max_length"),
         "Training": (
-            "num_epochs",
-            "max_steps",
-            "batch_size",
-            "gradient_accumulation_steps",
-            "learning_rate",
-            "warmup_steps",
-            "lr_schedule",
-            "weight_decay",
-            "gradient_checkpointing",
-            "eval_every",
+            *("num_epochs", "max_steps", "batch_size", "gradient_accumulation_steps", "learning_rate"),
+            *("warmup_steps", "lr_schedule", "weight_decay", "gradient_checkpointing", "eval_every"),
             "early_stopping_patience",
         ),
         "Run": (
-            "output_dir",
-            "seed",
-            "checkpoint_every",
-            "logging_steps",
-            "console",
-            "loggers",
-            "resume",
-            "overwrite",
-            "json_output",
+            *("output_dir", "seed", "checkpoint_every", "logging_steps", "console", "loggers", "resume"),
+            *("overwrite", "json_output"),
         ),
     }
 

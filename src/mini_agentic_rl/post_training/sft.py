@@ -47,8 +47,7 @@ from ..tokens import CompletionRecord, pack
 from ..trainer import RecordedRun
 from .models import refuse_reward_model, refuse_weights
 from .rows import TokenRows, conversation_tree, sft_rows
-from .run import Rows, RunData, damaged_checkpoint, prepare, quiet_libraries, record_in_processes, run_summary
-from .run_folder import STATE_FILE, PostTrainingFolder
+from .run import STATE_FILE, PostTrainingFolder, Rows, RunData, damaged_checkpoint, run_training
 from .settings import SFTSettings
 
 _OPTIMIZER: Final = "optimizer.pt"
@@ -68,53 +67,14 @@ def train_sft(settings: SFTSettings, *, train_rows: Rows = None, eval_rows: Rows
     Raises:
         UserError: a setting cannot work, or the output folder holds something else.
     """
-    started = time.perf_counter()
-    device = resolve_device(settings.device)
-    with quiet_libraries():
-        folder, data = prepare(settings, "sft", _tokenise, train_rows, eval_rows)
-    processes = PartialState(cpu=device.type == "cpu")
 
-    def train_and_measure(run: RecordedRun) -> dict[str, Any]:
-        run.logger.phase("loading the model")
-        training = _Training(settings, run, folder, processes, data)
-        parameters = count_parameters(training.model.base, training.learner.parameters)
-        run.logger.note(str(parameters))
-        seconds = {"loading": time.perf_counter() - started}
+    def tokenise(renderer: ChatRenderer, examples: Sequence[Mapping[str, Any]], settings: SFTSettings) -> TokenRows:
+        return sft_rows(renderer, examples, settings.max_length)
 
-        def measure(phase: str) -> dict[str, float]:
-            since = time.perf_counter()
-            metrics = training.evaluate(data.evaluated, phase)
-            seconds[phase] = time.perf_counter() - since
-            return metrics
+    def start(run: RecordedRun, folder: PostTrainingFolder, data: RunData, processes: PartialState) -> _Training:
+        return _Training(settings, run, folder, processes, data)
 
-        before = measure("measuring before")
-        if not run.is_resumed:
-            run.logger.log({f"{name}{EVAL}": value for name, value in before.items()}, step=0)
-        since = time.perf_counter()
-        training.run()
-        seconds["training"] = time.perf_counter() - since
-        after = training.last_evaluation or measure("measuring after")
-        summary = run_summary(
-            "sft",
-            settings,
-            data,
-            dataset=settings.dataset if train_rows is None else None,
-            steps=training.step,
-            epochs=training.step / training.steps_per_epoch,
-            before=before,
-            after=after,
-            parameters={"trained": parameters.trained, "all": parameters.total},
-            seconds={**seconds, "this process": time.perf_counter() - started},
-        )
-        if processes.is_main_process:
-            folder.save_trained(training.save_model)
-        return summary
-
-    return record_in_processes(folder, settings, train_and_measure, processes)
-
-
-def _tokenise(renderer: ChatRenderer, examples: Sequence[Mapping[str, Any]], settings: SFTSettings) -> TokenRows:
-    return sft_rows(renderer, examples, settings.max_length)
+    return run_training("sft", "sft", settings, tokenise, start, train_rows, eval_rows)
 
 
 class _Training:
@@ -133,7 +93,8 @@ class _Training:
         self._folder = folder
         self._is_writer = processes.is_main_process
         self._rows: Sequence[Row] = data.rows.rows
-        self._held_out = data.evaluated if data.has_held_out else []
+        self._evaluated: Sequence[Row] = data.evaluated
+        self._has_held_out = data.has_held_out
         self._tokens = data.rows.tokens
         self._batch = settings.batch_size
         self._tokenizer = load_tokenizer(settings.model)
@@ -145,8 +106,8 @@ class _Training:
         self._rank, self._ranks = processes.process_index, processes.num_processes
 
         self._rows_per_step = settings.batch_size * settings.gradient_accumulation_steps * self._ranks
-        self.steps_per_epoch = math.ceil(len(self._rows) / self._rows_per_step)
-        self._total_steps = settings.max_steps or settings.num_epochs * self.steps_per_epoch
+        self._steps_per_epoch = math.ceil(len(self._rows) / self._rows_per_step)
+        self._total_steps = settings.max_steps or settings.num_epochs * self._steps_per_epoch
         self.learner = Learner(
             self.model,
             LearnerSettings(
@@ -161,10 +122,10 @@ class _Training:
             ),
             group=self._group,
         )
+        self.parameters = count_parameters(self.model.base, self.learner.parameters)
         self.step = 0
-        """Number of finished optimizer steps."""
+        self.epochs = 0.0
         self.last_evaluation: dict[str, float] | None = None
-        """Metrics of the present weights on the held-out conversations; None if they were not measured."""
         self._best: tuple[float, int] | None = None
         """Lowest held-out loss and its step, under early stopping."""
         self._evaluations_since_best = 0
@@ -186,7 +147,7 @@ class _Training:
                 logger.advance()
                 if self.step % settings.logging_steps == 0 or self.step in (1, self._total_steps):
                     now = time.perf_counter()
-                    tokens = self._tokens * (self.step - last_logged_step) / self.steps_per_epoch
+                    tokens = self._tokens * (self.step - last_logged_step) / self._steps_per_epoch
                     speed = {"tokens_per_second": tokens / max(now - last_log, 1e-9)}
                     logger.log({"loss": float(np.mean(losses)), **metrics, **speed}, step=self.step)
                     losses, last_log, last_logged_step = [], now, self.step
@@ -194,19 +155,21 @@ class _Training:
                     logger.note("interrupted: writing a checkpoint")
                     self._save_checkpoint()
                     break
-                if self._is_due(settings.eval_every) and self._held_out:
+                if self._is_due(settings.eval_every) and self._has_held_out:
                     stops_early = self._evaluate_held_out()
                 stopping = settings.early_stopping_patience is not None
                 if self._is_due(settings.eval_every if stopping else settings.checkpoint_every):
                     self._save_checkpoint()
-                if self.step % self.steps_per_epoch == 0 and self._is_writer:
-                    self._folder.save_epoch(self.step // self.steps_per_epoch, self.save_model)
+                if self.step % self._steps_per_epoch == 0 and self._is_writer:
+                    self._folder.save_epoch(self.step // self._steps_per_epoch, self.save_model)
+        self.epochs = self.step / self._steps_per_epoch
         if self._best is not None and self._best[1] != self.step:
             load_weights(self.model, self._folder.checkpoint_path(self._best[1]))
             self.last_evaluation = None
 
-    def evaluate(self, rows: Sequence[Row], phase: str) -> dict[str, float]:
-        """Return `loss` and `entropy` on conversations, in nats a token."""
+    def evaluate(self, phase: str) -> dict[str, float]:
+        """Return `loss` and `entropy` on the evaluated conversations, in nats a token."""
+        rows = self._evaluated
         batches = [rows[start : start + self._batch] for start in range(0, len(rows), self._batch)]
         if phase:
             self._run.logger.phase(phase, len(batches))
@@ -218,13 +181,16 @@ class _Training:
                 self._run.logger.advance()
         return self._summed(sums)
 
+    def result(self) -> dict[str, Any]:
+        return {}
+
     def save_model(self, path: Path) -> None:
         """Write the adapter or all weights, and the tokenizer, into a folder."""
         save_weights(self.model, path)
         self._tokenizer.save_pretrained(path)
 
     def _train_step(self) -> dict[str, float]:
-        epoch, step = divmod(self.step, self.steps_per_epoch)
+        epoch, step = divmod(self.step, self._steps_per_epoch)
         rng = np.random.default_rng(derive_seed(self._settings.seed, "sft", epoch))
         order = rng.permutation(len(self._rows))[step * self._rows_per_step :][: self._rows_per_step]
         rows = [self._rows[index] for index in order]
@@ -260,11 +226,11 @@ class _Training:
 
     def _is_due(self, every: int | None) -> bool:
         """Return True at each `every`th step; None is after each epoch. The last step is always due."""
-        return self.step % (every or self.steps_per_epoch) == 0 or self.step == self._total_steps
+        return self.step % (every or self._steps_per_epoch) == 0 or self.step == self._total_steps
 
     def _evaluate_held_out(self) -> bool:
         """Measure and log the held-out loss; return True if the training is to stop early."""
-        metrics = self.evaluate(self._held_out, "")
+        metrics = self.evaluate("")
         self.last_evaluation = metrics
         self._run.logger.log({f"{name}{EVAL}": value for name, value in metrics.items()}, step=self.step)
         if self._settings.early_stopping_patience is None:
@@ -293,11 +259,7 @@ class _Training:
         self._folder.save_checkpoint(self.step, write, keep=() if self._best is None else (self._best[1],))
 
     def _load_checkpoint(self, path: Path) -> None:
-        """Continue from a checkpoint.
-
-        Raises:
-            DamagedFileError: it cannot be read.
-        """
+        """Continue from a checkpoint."""
         try:
             load_weights(self.model, path)
             self.learner.load_state(path / _OPTIMIZER)
@@ -314,11 +276,7 @@ class _Training:
 
 
 def _load(settings: SFTSettings) -> PolicyModel:
-    """Return the model with the adapter, or the weights, to train.
-
-    Raises:
-        UserError: it cannot be loaded, or not in this way.
-    """
+    """Return the model with the adapter, or the weights, to train."""
     refuse_weights(settings, resolve_device(settings.device))
     folder = adapter_folder(settings.model)
     if folder is not None:

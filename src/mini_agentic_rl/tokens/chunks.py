@@ -1,8 +1,8 @@
 """Parts of packed trees: chunks that one forward pass can take, and shares that several ranks compute.
 
-A chunk is a run of packed tokens. Because trees are laid out depth first, what its tokens look at outside the chunk is
-the path from the root down to the chunk: its *context*. No token is computed twice; later chunks only read the keys
-and values of the earlier ones on their path.
+A chunk is a run of packed tokens. Trees are laid out depth first, so the tokens of a chunk attend, outside the chunk,
+only to the path from the root down to it: its *context*. No token is computed twice; later chunks read the keys and
+values of the earlier chunks on their path.
 
 A share is a run of packed tokens and the path above the first of them. Every share below a path computes it again; a
 term belongs to the share whose own run holds its token, so each term is in one share, and shares add up to the whole.
@@ -21,26 +21,26 @@ from .tree import Ints, PackedTrees
 
 @dataclass(frozen=True)
 class TreeChunk:
-    """The packed tokens `start`..`stop`, and what they look at outside."""
+    """The packed tokens `start`..`stop`, and the tokens outside to which they attend."""
 
     start: int
     stop: int
     context_C: Ints
-    """Packed indices, ascending, of the tokens before `start` that the first one looks at; every other token of the
-    chunk looks at a leading part of them, or at none."""
+    """Packed indices, ascending, of the tokens before `start` to which the first token of the chunk attends; its other
+    tokens attend to a leading part of them, or to none."""
     reach: int
-    """Index after the last token that looks at any of this chunk's."""
+    """Index after the last token that attends to a token of this chunk."""
 
 
 def cut(packed: PackedTrees, max_tokens: int) -> Iterator[TreeChunk]:
     """Yield all of `packed` in order, in chunks of at most `max_tokens` tokens.
 
-    As many whole subtrees as fit go together, evenly: such a chunk is done as soon as it is computed. Of a subtree that
-    is too large, the tokens before its first fork make a chunk of their own, because all of the subtree looks at them
-    and their backward pass has to wait for it. If these are too few to be worth a pass, the tokens behind them join.
+    A chunk holds as many whole subtrees as fit, spread evenly: its backward pass can follow at once. Of a subtree that
+    is too large, the tokens before its first fork are a chunk, because the whole subtree attends to them and their
+    backward pass has to wait for it. If these are too few to be worth a pass, the tokens after them are added.
     """
     start, total = 0, packed.token_count
-    # A pass has a price of its own: below a quarter of the largest chunk it is not worth paying.
+    # Each pass has a fixed cost: a chunk has at least a quarter of the largest size.
     worthwhile = max(1, max_tokens // 4)
     while start < total:
         limit = min(start + max_tokens, total)
@@ -55,8 +55,8 @@ def cut(packed: PackedTrees, max_tokens: int) -> Iterator[TreeChunk]:
 
 
 def _whole_subtrees(packed: PackedTrees, start: int, limit: int, enough: int) -> int:
-    """Return the end of the subtrees that follow each other from `start` on: of the last one that ends by `limit`, or
-    of the one that brings them to `enough` tokens."""
+    """Return the end of consecutive subtrees from `start` on: of the last that ends by `limit`, or of the first with
+    which they have `enough` tokens."""
     stop = start
     while stop - start < enough and stop < packed.token_count and packed.end_T[stop] <= limit:
         stop = int(packed.end_T[stop])
@@ -64,9 +64,9 @@ def _whole_subtrees(packed: PackedTrees, start: int, limit: int, enough: int) ->
 
 
 def _even_size(packed: PackedTrees, start: int, max_tokens: int) -> int:
-    """Return the tokens of each chunk if all that is left beside `start` is spread evenly over as few as possible.
+    """Return the chunk size that spreads the siblings from `start` on evenly over as few chunks as possible.
 
-    Otherwise a small rest would cost a pass of its own, and the chunks before it would hold more memory than they must.
+    Otherwise a small rest would cost a further pass, and the chunks before it would take more memory than needed.
     """
     parent = int(packed.parent_T[start])
     left = (int(packed.end_T[parent]) if parent >= 0 else packed.token_count) - start
@@ -75,15 +75,15 @@ def _even_size(packed: PackedTrees, start: int, max_tokens: int) -> int:
 
 
 def _first_fork(packed: PackedTrees, start: int, limit: int) -> int:
-    """Return the end of the tokens from `start` on that all of its subtree looks at, `limit` at the latest."""
+    """Return the end of the tokens from `start` to the first fork of its subtree, at most `limit`."""
     ends = packed.end_T[start:limit]
     others = np.flatnonzero(ends != ends[0])
     return start + int(others[0]) if others.size else limit
 
 
 def most_alive(packed: PackedTrees, max_tokens: int) -> int:
-    """Return the most tokens whose activations exist together when `packed` is learnt in such chunks: those of a chunk,
-    and of the earlier ones that wait for it."""
+    """Return the maximum number of tokens whose activations exist at the same time when these chunks are learned: those
+    of a chunk, and of the earlier chunks whose backward pass waits for it."""
     waiting: list[TreeChunk] = []
     most = 0
     for chunk in cut(packed, max_tokens):
@@ -107,7 +107,7 @@ def _path(packed: PackedTrees, index: int) -> Ints:
 
 
 _MOST_PLACES: Final = 512
-"""Places to cut at that are tried, at most: their number squared is the work."""
+"""Maximum number of places to cut that are tried; the work grows with its square."""
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ class Share:
     packed: PackedTrees
     """Its tokens, the path first, and its terms."""
     terms_N: Ints
-    """Numbers of its terms among those of the whole."""
+    """Indices of its terms in the whole."""
 
 
 def divide(packed: PackedTrees, parts: int) -> list[Share | None]:
-    """Return `parts` shares with as few tokens as can be in the largest, None for those that are left empty.
+    """Return `parts` shares whose largest has as few tokens as possible; None for empty shares.
 
-    Trees are cut where a branch begins, so that no share computes the path to the middle of one. The same trees give
-    the same shares.
+    Trees are cut where a branch begins, so that no share computes the path to the middle of a branch. The same trees
+    give the same shares.
     """
     places = _places(packed)
     depth = np.append(packed.positions_T[places[:-1]], 0)  # tokens on the path above each place
@@ -145,7 +145,7 @@ def _places(packed: PackedTrees) -> Ints:
 
 
 def _runs(places: Ints, depth: Ints, parts: int) -> list[tuple[int, int]]:
-    """Return at most `parts` runs between places whose largest cost, run and path, is least."""
+    """Return at most `parts` runs between places that minimise the largest cost: tokens of the run and of its path."""
     size = places.size
     cost = (places[None, :] - places[:, None] + depth[:, None]).astype(np.float64)
     cost[np.tril_indices(size)] = np.inf  # a run ends behind its start

@@ -22,41 +22,40 @@ class ConstraintError(Exception):
 
 
 class TokenConstraint(Protocol):
-    """A grammar as the sampler sees it, sets of token ids: follows one continuation, on one thread at a time.
+    """A grammar as sets of allowed token ids. It follows one continuation, on one thread at a time.
 
-    The next token is drawn from the policy's distribution with the tokens that are not allowed taken out. What is
-    recorded stays the log-probability under the whole distribution, which is what the learner computes too. Let p be
-    the policy, A the allowed tokens and Z = sum of p over A; the draw is from q = p / Z, whose gradient is
+    The next token is drawn from the policy's distribution restricted to the allowed tokens. The recorded
+    log-probability is that under the whole distribution, which the learner computes too. Let p be the policy, A the
+    allowed tokens and Z = sum of p over A; the draw is from q = p / Z, whose gradient is
 
         grad log q(token) = grad log p(token) - grad log Z.
 
-    Where A holds one token, q is 1 whatever the policy says: the gradient is zero, and training on grad log p would
-    teach the policy to say what it was forced to. Such positions are *forced*: they are recorded as such and no term is
-    made of them. Elsewhere grad log p is used and grad log Z left out, as it is for tokens that top-p or top-k cut off:
-    what is trained is the policy itself, and the weight that it puts on allowed tokens as a whole moves with the
-    advantages.
+    If A has one token, q is 1 for every policy: the gradient is zero, and training on grad log p would teach the policy
+    to write a forced token. Such positions are recorded as *forced*, and make no terms. Elsewhere grad log p is used
+    and grad log Z left out, as for tokens that top-p or top-k cut off: the policy itself is trained, and its total
+    weight on allowed tokens moves with the advantages.
     """
 
     def allowed(self, vocabulary: int) -> npt.NDArray[np.int32]:
-        """The ids that may come next: id i is bit i % 32 of word i // 32. Ids beyond the last word may not.
+        """Return the ids that may come next: id i is bit i % 32 of word i // 32; ids beyond the last word may not.
 
-        An end token is among them only where the continuation may end; where it must end nothing else is.
+        An end token is allowed only where the continuation may end, and nothing else where it must end.
 
         Args:
-            vocabulary: how many ids the model has. Ids from there on count for nothing, whatever their bits.
+            vocabulary: number of ids of the model; bits of further ids are ignored.
 
         Raises:
             ConstraintError: there is no such id.
         """
 
     def certain(self, vocabulary: int) -> Sequence[int]:
-        """The ids below `vocabulary` that must come next, one after another, as far as that is known without work.
+        """Return the ids below `vocabulary` that must come next, in order, as far as they are known without work.
 
-        Each is the only one that `allowed` gives once those before it were taken note of.
+        Each is the only allowed id after those before it.
         """
 
     def advance(self, token_id: int) -> None:
-        """Take note of the id that was drawn. An id that was not allowed makes `allowed` fail from then on."""
+        """Add the drawn id. After an id that was not allowed, `allowed` fails."""
 
 
 GREEDY_BELOW: Final = 1e-5
@@ -84,7 +83,7 @@ class SamplingParams:
     max_tokens: int = 256
     """At most this many sampled tokens."""
     seed: int | None = None
-    """The draws of this request depend on the seed alone, not on what else runs beside it; None takes a fresh one."""
+    """Seed of the draws, which depend on nothing else, such as other requests; None takes a new seed."""
     stop_token_ids: tuple[int, ...] = ()
     """Sampling any of these ends the continuation; the token itself is kept and recorded."""
     top_logprobs: int = 0
@@ -171,7 +170,7 @@ class TokenDelta:
     version: int = 0
     """The policy version that sampled these tokens: the number of optimizer steps behind it."""
     cached_tokens: int = 0
-    """Number of prompt tokens that were found in the prefix cache (on the first delta)."""
+    """Number of prompt tokens in the prefix cache (on the first delta)."""
     failure: str = ""
     """On the last delta: reason of the cancellation, where no token obeyed the constraint."""
 
@@ -188,14 +187,14 @@ class CompletionRecord:
     """[sampled tokens] log-probability of each sampled token, after temperature and before truncation."""
     forced: npt.NDArray[np.bool_] | None = None
     """[sampled tokens] True where a constraint left no choice (`TokenConstraint`), so that nothing is trained there;
-    None where it always left one."""
+    None if there is no such token."""
     version: int = 0
     """Policy version that sampled it; of several the first."""
     versions: npt.NDArray[np.int64] | None = None
     """[sampled tokens] policy version that sampled each, where the weights changed under way; None where `version`
     sampled all."""
     finish_reason: FinishReason = "stop"
-    """Reason for which it ended."""
+    """Reason for its end."""
     rollout_id: str = ""
     """Rollout that made the call."""
     attempt_id: str = ""

@@ -221,5 +221,6 @@ class _Parser:
         return True
 
     def _unexpected(self) -> CalculationError:
-        found = self._peek()
-        return CalculationError(f"unexpected {found!r} at {self._at + 1}" if found else "incomplete expression")
+        character = self._peek()
+        message = f"unexpected {character!r} at {self._at + 1}" if character else "incomplete expression"
+        return CalculationError(message)

@@ -92,10 +92,6 @@ def _round(value: Number, digits: Number = 0) -> Number:
     return bounded(round(value, digits))
 
 
-def _logarithm(value: Number, base: Number = math.e) -> float:
-    return math.log(value) if base == math.e else math.log(value, base)
-
-
 FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], int, int]]] = {
     "sqrt": (_square_root, 1, 1),
     "abs": (abs, 1, 1),
@@ -104,7 +100,7 @@ FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], int, int]]] = {
     "max": (lambda *values: max(values), 1, MAX_ARGUMENTS),
     "floor": (math.floor, 1, 1),
     "ceil": (math.ceil, 1, 1),
-    "log": (_logarithm, 1, 2),
+    "log": (math.log, 1, 2),
     "ln": (math.log, 1, 1),
     "log10": (math.log10, 1, 1),
     "log2": (math.log2, 1, 1),

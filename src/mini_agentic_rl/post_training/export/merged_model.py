@@ -108,11 +108,7 @@ def _logits(model: Any, sequence: Sequence[int], prompt_tokens: int) -> torch.Te
 
 
 def _require_same(model: Any, observed: Sequence[Observed], what: str) -> None:
-    """Check that a model equals the observed one; greedy tokens may differ only where rounding decides.
-
-    Raises:
-        UserError: it does not; `what` names the model in the message.
-    """
+    """Check that a model equals the observed one; greedy tokens may differ only where rounding decides."""
     difference = compare(model, observed)
     allowed = _ERROR[model.dtype] * max(1.0, difference.largest_logit)
     if difference.max_logit_difference <= allowed and difference.widest_gap <= 2 * allowed:
