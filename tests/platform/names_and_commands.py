@@ -1,4 +1,4 @@
-"""Import every module and every public name, and show the help of every command."""
+"""Import every module and every public name, list the commands, and run one that looks at this computer."""
 
 from __future__ import annotations
 
@@ -37,13 +37,10 @@ def main() -> None:
             failed(info.name)
     assert names > 800
     app = mini_agentic_rl.cli.app
-    pages = 0
-    for command in ("", *get_command(app).commands):
-        result = CliRunner().invoke(app, [*command.split(), "--help"], env={"TERM": "dumb"})
-        pages += 1
-        if result.exit_code != 0:
-            failures.append((command, result.output))
-    assert pages > 20
+    listed = CliRunner().invoke(app, ["--help"], env={"TERM": "dumb"})
+    if listed.exit_code != 0:
+        failures.append(("--help", listed.output))
+    assert len(get_command(app).commands) > 20
     doctor = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "300", "TERM": "dumb"})
     if "checked 20 times a second" not in doctor.output:
         failures.append(("doctor", doctor.output))
