@@ -10,11 +10,12 @@ from letters import TASKS, AnyReward, CountLetters, Kept, Letters, algorithm
 from mini_agentic_rl import InMemoryLightningStore, LitAgent, Trainer
 from mini_agentic_rl.algorithm import sampling
 from mini_agentic_rl.errors import RunFailedError
+from mini_agentic_rl.policy import LearnerSettings
 
 
 def test_a_tiny_model_learns_to_the_threshold(tmp_path):
     kept = Kept()
-    trained = algorithm(total_steps=18)
+    trained = algorithm(total_steps=9, learner=LearnerSettings(learning_rate=6e-3))
     Trainer(
         algorithm=trained,
         hooks=[CountLetters()],
@@ -28,7 +29,7 @@ def test_a_tiny_model_learns_to_the_threshold(tmp_path):
     assert (after["name"], after["count"]) == ("after RL", 8)
     assert after["correct"] >= 6
     steps = [row for row in kept.rows if "reward/mean" in row]
-    assert len(steps) == 18
+    assert len(steps) == 9
     assert max(row.get("mismatch/mean_abs", 0.0) for row in steps) < 1e-4
     assert trained.summary["untrained"] == {}
 
