@@ -29,11 +29,6 @@ from mini_agentic_rl.logging import PACKAGE_LOGGER, setup_logging
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 
 
-class _Example(Settings):
-    rate: float = 0.5
-    """How fast."""
-
-
 @pytest.mark.parametrize(
     ("text", "value"), [("1", True), ("True", True), (" yes ", True), ("off", False), ("0", False)]
 )
