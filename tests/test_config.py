@@ -29,22 +29,6 @@ from mini_agentic_rl.logging import PACKAGE_LOGGER, setup_logging
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 
 
-class _Example(Settings):
-    rate: float = 0.5
-    """How fast."""
-
-
-def test_settings_are_immutable_and_refuse_unknown_names() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        _Example().rate = 1.0  # type: ignore[misc]  # what the test is about
-    with pytest.raises(ValidationError, match="speed"):
-        _Example(speed=1.0)  # type: ignore[call-arg]  # what the test is about
-
-
-def test_the_docstring_under_a_field_is_its_description() -> None:
-    assert _Example.model_fields["rate"].description == "How fast."
-
-
 @pytest.mark.parametrize(
     ("text", "value"), [("1", True), ("True", True), (" yes ", True), ("off", False), ("0", False)]
 )

@@ -27,12 +27,3 @@ def test_the_example_trains_two_steps(calling_folder, tasks_file, tmp_path, monk
     check_training(train_crewai, (), calling_folder, tasks_file, tmp_path / "run", monkeypatch)
     assert "evaluation: after RL: 2 done in" in capsys.readouterr().err
     assert [record for record in caplog.records if record.name.startswith("crewai")] == []
-
-
-def test_help_tells_what_the_example_is_and_takes(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["train_crewai.py", "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        train_crewai.main()
-    told = capsys.readouterr().out
-    assert "python examples/agents/train_crewai.py" in told
-    assert all(option in told for option in ("--model", "--output-dir", "--steps"))

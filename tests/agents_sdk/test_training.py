@@ -31,13 +31,3 @@ def test_an_example_trains_two_steps(name, calling_folder, tasks_file, tmp_path,
     extends = name not in WORDS_ITS_HISTORY_ANEW
     check_training(example, options, calling_folder, tasks_file, tmp_path / "run", monkeypatch, extends=extends)
     assert "evaluation: after RL: 2 done in" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("module", sorted({module for module, _ in EXAMPLES.values()}))
-def test_help_tells_what_the_example_is_and_takes(module, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", [f"{module}.py", "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        importlib.import_module(module).main()
-    told = capsys.readouterr().out
-    assert f"python examples/agents/{module}.py" in told
-    assert all(option in told for option in ("--model", "--output-dir", "--steps"))

@@ -82,24 +82,16 @@ def algorithm(**overrides) -> MiniGRPO:
         "max_new_tokens": 6,
         "eval_size": 8,
         "lora": None,
+        "learner": LearnerSettings(learning_rate=3e-3),
     }
-    return MiniGRPO(
-        tiny_model(len(tokenizer)),
-        tokenizer,
-        learner=LearnerSettings(learning_rate=3e-3),
-        **{**options, **overrides},
-    )
+    return MiniGRPO(tiny_model(len(tokenizer)), tokenizer, **{**options, **overrides})
 
 
 def ppo_algorithm(**overrides) -> MiniPPO:
     """The same with a critic."""
     tokenizer = tiny_tokenizer()
-    return MiniPPO(
-        tiny_model(len(tokenizer)),
-        tokenizer,
-        learner=LearnerSettings(learning_rate=3e-3),
-        **{"max_new_tokens": 6, "eval_size": 8, "lora": None, **overrides},
-    )
+    options = {"max_new_tokens": 6, "eval_size": 8, "lora": None, "learner": LearnerSettings(learning_rate=3e-3)}
+    return MiniPPO(tiny_model(len(tokenizer)), tokenizer, **{**options, **overrides})
 
 
 def weights_digest(folder: Path) -> str:

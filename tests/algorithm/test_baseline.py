@@ -120,12 +120,6 @@ def test_a_proxy_runs_as_long_as_the_run_and_is_what_the_agent_gets():
     assert not proxy.is_running()
 
 
-def test_no_task_at_all_is_said(caplog):
-    with caplog.at_level(logging.ERROR, LOG):
-        assert len(_run(Baseline(), [])) == 0
-    assert "nothing to run" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

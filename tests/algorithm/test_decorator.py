@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -19,7 +17,6 @@ from mini_agentic_rl import (
     algo,
     rollout,
 )
-from mini_agentic_rl.algorithm import AlgorithmContext
 
 RESOURCES = {"p": PromptTemplate(template="x")}
 
@@ -176,22 +173,3 @@ def test_without_a_trainer_the_setters_give_what_is_needed():
     other = TracerTraceToTriplet()
     algorithm.set_adapter(other)
     assert algorithm.context.adapter is other
-
-
-def test_what_was_set_before_stays_where_the_trainer_has_nothing_to_give():
-    algorithm, store = Waits(), InMemoryLightningStore()
-    algorithm.set_initial_resources(RESOURCES)
-    algorithm.bind(AlgorithmContext(store=store))
-    assert algorithm.get_initial_resources() == RESOURCES
-    algorithm.bind(AlgorithmContext(store=store, initial_resources={"q": PromptTemplate(template="y")}))
-    assert set(algorithm.get_initial_resources()) == {"q"}
-    assert Waits().get_initial_resources() is None
-
-
-def test_algorithms_that_train_no_weights_need_no_torch():
-    code = (
-        "import sys; from mini_agentic_rl import APO, Baseline, Algorithm, algo; "
-        "print([name for name in ('torch', 'transformers', 'peft') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"

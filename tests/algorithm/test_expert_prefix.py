@@ -110,11 +110,6 @@ def test_tasks_of_a_kind_share_the_number_of_given_calls(tmp_path, monkeypatch):
     assert _prefix_calls(tmp_path) == {"greeting": 1}
 
 
-def test_without_an_expert_nothing_is_tried_again(tmp_path, monkeypatch):
-    seen = fit(tmp_path, monkeypatch, warm_start=False)
-    assert not any(group.is_prefixed for groups in seen for group in groups)
-
-
 def test_it_needs_steps_that_are_sampled_as_a_whole():
     with pytest.raises(ValueError, match="max_staleness=0"):
         algorithm(expert_prefix=True, max_staleness=1)

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from mini_agentic_rl.algorithm.advantages import group_normalized
-from mini_agentic_rl.algorithm.groups import has_signal
 from mini_agentic_rl.algorithm.losses import term_weights
 from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
 from mini_agentic_rl.policy import LossInputs
@@ -70,27 +68,6 @@ def test_the_loss_equals_the_loop_written_reference(aggregation, kl):
     assert float(out.loss) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_ratio_outside_the_clip_range_has_no_gradient_where_it_would_grow():
-    logprobs = torch.tensor([0.5, 0.5, -0.5, -0.5], requires_grad=True)
-    inputs = LossInputs(
-        torch.ones(4),
-        torch.tensor([1.0, -1, 1, -1]),
-        logprobs_S=logprobs,
-        behaviour_logprobs_S=torch.zeros(4),
-        entropy_S=torch.ones(4),
-    )
-    PolicyGradientLoss()(inputs).loss.backward()
-    assert (logprobs.grad != 0).tolist() == [False, True, True, False]
-
-
 def test_no_sampled_token_is_an_error_that_says_so():
     with pytest.raises(ValueError, match="no trajectory has a sampled token"):
         term_weights([], "token", 1)
-
-
-def test_equal_rewards_carry_no_signal():
-    assert not has_signal(np.array([0.7, 0.7, 0.7]))
-    assert not has_signal(np.array([0.7]))
-    assert not has_signal(np.array([]))
-    assert has_signal(np.array([0.7, 0.71]))
-    assert not group_normalized(np.array([0.7, 0.7])).any()

@@ -17,8 +17,6 @@ from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.grpo import GRPOObjective, batch_of
 from mini_agentic_rl.algorithm.presets import PRESETS
 from mini_agentic_rl.algorithm.settings import GRPOSettings
-from mini_agentic_rl.commands.train import make_algorithm
-from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.policy import LearnerSettings
 from mini_agentic_rl.tokens import TokenTree, pack
 
@@ -82,21 +80,6 @@ def test_groups_of_equal_rewards_count_in_the_average_though_they_are_not_comput
     assert beside.packed.token_count == alone.packed.token_count
     np.testing.assert_allclose(2 * beside.inputs.weights_S, alone.inputs.weights_S, rtol=1e-6)
     np.testing.assert_array_equal(drawn_again.inputs.weights_S, alone.inputs.weights_S)
-
-
-def test_a_loss_of_whole_rollouts_is_averaged_over_them_unless_something_else_is_asked_for():
-    assert GRPOSettings(policy_loss="gspo").loss_aggregation == "sequence"
-    assert GRPOSettings(policy_loss="gspo", loss_aggregation="token").loss_aggregation == "token"
-    assert GRPOSettings().loss_aggregation == "token"
-
-
-def test_the_command_takes_the_algorithms_settings_where_none_is_given():
-    given = TrainConfig(algorithm="dapo", clip_ratio_high=0.5, dynamic_sampling=False)
-    settings = make_algorithm(given).settings
-    assert (settings.clip_ratio, settings.clip_ratio_high, settings.dynamic_sampling) == (0.2, 0.5, False)
-    assert (settings.loss_aggregation, settings.overlong_buffer) == ("token", 0.2)
-    plain = make_algorithm(TrainConfig()).settings
-    assert plain.model_dump().items() >= {"policy_loss": "clip", "clip_ratio": 0.2, "normalize_advantage": True}.items()
 
 
 @pytest.mark.parametrize("preset", PRESETS)

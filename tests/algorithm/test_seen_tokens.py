@@ -93,10 +93,3 @@ async def test_each_rollout_that_was_learnt_from_has_the_numbers_of_its_tokens(t
         np.testing.assert_allclose(row["learner"], row["logprob"], atol=2e-3)
         assert None not in row["entropy"]
     assert learnt >= 8
-
-
-async def test_tokens_that_nobody_learnt_from_have_no_numbers(trained):
-    for rollout in await trained.query_rollouts():
-        spans = [span for span in await trained.query_spans(rollout.rollout_id) if span.name != AGL_LEARNER]
-        for row in tokens_view(spans, [], None)["rows"]:
-            assert set(row["learner"]) == set(row["entropy"]) == {None}

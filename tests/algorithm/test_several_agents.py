@@ -75,10 +75,6 @@ def _assert_two_of_three_calls_trained(trained: MiniGRPO, kept: Kept) -> None:
     assert row["grad_norm"] > 0
 
 
-def test_the_fixed_agent_may_be_the_model_without_its_adapter():
-    _assert_two_of_three_calls_trained(*_train(WithUser("base")))
-
-
 def test_the_fixed_agent_may_be_a_saved_adapter_which_stays_as_it_was(tmp_path):
     tokenizer = tiny_tokenizer()
     before = load_model(tiny_model(len(tokenizer)), lora=LoraSettings(target_modules=("q_proj", "down_proj"), r=4))

@@ -8,11 +8,10 @@ from collections import Counter
 
 import pytest
 import two_agents
-from letters import TASKS, AnyReward, Letters, algorithm, ppo_algorithm
+from letters import TASKS, AnyReward, Letters, algorithm
 from test_staleness import GROUP, PER_STEP, SMALL, Watching
 
 from mini_agentic_rl import Hook, InMemoryLightningStore, Trainer
-from mini_agentic_rl.store import SqlLightningStore
 from mini_agentic_rl.trainer import RunFolder
 
 
@@ -21,22 +20,6 @@ class SomeRight(Hook):
 
     async def on_rollout_end(self, *, rollout):
         return float(int(rollout.metadata["sampling_seed"]) % 2 == 0)
-
-
-def test_ages_of_several_optimizer_steps_an_update_are_those_of_updates():
-    watching = Watching()
-    trained = ppo_algorithm(
-        total_steps=4, tasks_per_step=6, max_new_tokens=4, max_staleness=1, value_warmup_steps=0, keep_open=True
-    )
-    Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=12, logger=watching).fit(Letters(), TASKS)
-    try:
-        assert trained.served.policy.version == 4 * 2 * 2, "two passes of two minibatches each"
-    finally:
-        trained.close()
-    assert max(row["staleness/max"] for row in watching.steps) == 1
-    too_old = sum(row["staleness/too_old"] for row in watching.steps)
-    assert too_old < 6, "by optimizer steps, a whole batch after the first update; by updates, one that was held up"
-    assert max(row.get("mismatch/mean_abs", 0.0) for row in watching.steps) < 1e-4
 
 
 def test_each_of_two_adapters_has_ages_of_its_own():
@@ -61,8 +44,7 @@ class Interrupting(Watching):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("lasting", [True, False])
-def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path, lasting):
+def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path):
     def fit(logger, *, resume=False):
         trained = algorithm(
             total_steps=5,
@@ -75,7 +57,7 @@ def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path, l
             validation_every=2,
             **SMALL,
         )
-        store = SqlLightningStore(f"sqlite:///{tmp_path}/r.db") if lasting else InMemoryLightningStore()
+        store = InMemoryLightningStore()
         Trainer(
             algorithm=trained,
             hooks=[SomeRight()],
@@ -110,7 +92,7 @@ def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path, l
     assert {one.status for one in rollouts} <= {"succeeded", "cancelled", "failed"}
     finished = [one for one in rollouts if one.mode == "train" and one.status == "succeeded"]
     counts = Counter(one.metadata["number"] for one in finished)
-    assert len(counts) >= (5 if lasting else 2) * PER_STEP
+    assert len(counts) >= 2 * PER_STEP
     assert max(counts.values()) == GROUP, "nothing is sampled twice"
 
 

@@ -99,13 +99,6 @@ def test_an_interrupted_run_knows_the_best_weights_again(tmp_path, scores):
     assert _weights(tmp_path / "adapter") == best
 
 
-def test_without_a_folder_the_last_weights_are_kept_and_that_is_said(scores):
-    scores[:] = [5, 1]
-    notes = Kept()
-    _fit(None, 1, notes)
-    assert any("the last weights are kept: the checkpoint" in line for line in notes.notes)
-
-
 def test_the_job_validates_on_tasks_that_it_neither_trains_nor_measures_on(tiny_folder, tmp_path):
     small = {"sft_examples": 0, "total_steps": 1, "eval_size": 1, "tasks_per_step": 1, "samples_per_prompt": 2}
     small |= {"max_new_tokens": 4, "n_runners": 4, "console": False, "validation_size": 2, "patience": 3}

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from mini_agentic_rl.metrics import ConsoleLogger, counted, every, headline, percent
+from mini_agentic_rl.metrics import ConsoleLogger, headline
 
 
 def _run(terminal: bool) -> str:
@@ -115,10 +115,3 @@ def test_what_was_measured_on_held_out_examples_is_told_apart(terminal):
     assert "50.0 %" not in measured  # the accuracy of tokens is another figure
     if not terminal:
         assert "step 1  token accuracy 25.0 %  loss 2" in lines
-
-
-def test_numbers_are_written_in_one_form():
-    assert [counted(count, "step") for count in (0, 1, 2000)] == ["0 steps", "1 step", "2,000 steps"]
-    assert (counted(1, "try", "tries"), counted(3, "try", "tries")) == ("1 try", "3 tries")
-    assert (every(1, "step"), every(3, "step")) == ("the one step", "all 3 steps")
-    assert (percent(0.77), percent(1.0, 0), percent(0.017832, 2)) == ("77.0 %", "100 %", "1.78 %")

@@ -1,4 +1,4 @@
-"""Import every module and every public name, and show the help of every command."""
+"""Import every module and every public name, list the commands, and run one that looks at this computer."""
 
 from __future__ import annotations
 

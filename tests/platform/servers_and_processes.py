@@ -1,4 +1,4 @@
-"""Serve a store and a model, run agents in processes, and lock a folder."""
+"""Serve a store and a model, run agents in processes, lock a folder, keep checkpoints, and bound helper processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bounded_helpers
 from openai import AsyncOpenAI
 
 from gateway.tiny_server import tiny_server
@@ -18,6 +19,7 @@ from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.files import one_writer
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.store import LightningStoreServer
+from mini_agentic_rl.trainer import RunFolder
 
 SECOND_WRITER = """
 import sys
@@ -77,12 +79,29 @@ def lock_a_folder(folder: Path) -> None:
     assert list((folder / "run").iterdir()) == []
 
 
+def keep_checkpoints(path: Path) -> None:
+    """An open file cannot be renamed on Windows: checkpoints are written, replaced, removed and found again."""
+    run = RunFolder(path, keep_checkpoints=2)
+    run.begin({"model": "m"})
+    for step in (1, 2, 3, 3):
+        run.save_checkpoint(step, lambda folder, step=step: (folder / "state.json").write_text(str(step)))
+    resumed = RunFolder(path, keep_checkpoints=2)
+    assert resumed.begin({"model": "m"}, resume=True) == "resumed"
+    assert [(step, (folder / "state.json").read_text()) for step, folder in resumed.checkpoints()] == [
+        (2, "2"),
+        (3, "3"),
+    ]
+    assert not list(run.checkpoints_path.glob(".*"))
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     asyncio.run(serve_a_store_on_a_file(folder))
     run_agents_in_processes(folder)
     asyncio.run(ask_a_model())
     lock_a_folder(folder)
+    keep_checkpoints(folder / "checkpointed")
+    bounded_helpers.main()
 
 
 if __name__ == "__main__":

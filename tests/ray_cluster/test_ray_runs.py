@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import pytest
 from letters import TASKS, algorithm
 from ray_runs import all_rollouts, enqueues, runner_of, strategy_of
 
 from mini_agentic_rl.algorithm import Baseline
 from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message_value
-from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.litagent import LitAgent, rollout
+from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.trainer import Trainer
 from mini_agentic_rl.types import AttemptedRollout
@@ -90,13 +87,3 @@ def test_a_working_directory_is_sent_to_the_nodes(cluster: Any, tmp_path: Path) 
     strategy = strategy_of(cluster, n_runners=1, runner_env=str(tmp_path / "sent"))
     strategy.execute(enqueues(1), runner_of(agent), store)
     assert [one.status for one in all_rollouts(store)] == ["succeeded"]
-
-
-def test_an_agent_that_cannot_be_sent_names_what_stands_in_the_way(cluster: Any) -> None:
-    class Agent(LitAgent[Any]):
-        def __init__(self) -> None:
-            super().__init__()
-            self.guard = threading.Lock()
-
-    with pytest.raises(UserError, match=r"\.guard \(_thread\.lock\) cannot be sent to another process.*'shm'"):
-        Trainer(algorithm=Baseline(), strategy=strategy_of(cluster)).fit(Agent(), [1])

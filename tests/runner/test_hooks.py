@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ from mini_agentic_rl.runner import LitAgentRunner, RewardHook
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Key
 from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.types import Rollout, Span
-from processes import run_python
 
 QUESTION = [{"role": "system", "content": "s"}, {"role": "user", "content": "12*34?"}]
 CALL = {
@@ -149,29 +146,3 @@ async def test_rollouts_are_scored_side_by_side() -> None:
 def test_a_hook_needs_a_reward_function() -> None:
     with pytest.raises(ValueError, match="reward functions"):
         RewardHook()
-
-
-def test_the_logging_hook_shows_what_it_logs_where_nothing_sets_up_logging(tmp_path: Path) -> None:
-    script = tmp_path / "run.py"
-    script.write_text(
-        """
-import asyncio
-from mini_agentic_rl.litagent import rollout
-from mini_agentic_rl.runner import LitAgentRunner, LoggingHook
-from mini_agentic_rl.store.memory import InMemoryLightningStore
-
-@rollout
-def agent(task):
-    return 0.5
-
-async def main():
-    runner = LitAgentRunner()
-    with runner.run_context(agent=agent, store=InMemoryLightningStore(), hooks=[LoggingHook()]):
-        await runner.step({"question": "2+2?"})
-
-asyncio.run(main())
-"""
-    )
-    starts, ends = run_python(script)[1].splitlines()
-    assert re.fullmatch(r"..:..:.. INFO rollout \S+ attempt 1 \(.*\) starts", starts)
-    assert "ends: reward 0.5, 0.0" in ends

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import pytest
 
 from integrations.tinker.test_server import Client
 
 from .conftest import Attack
-from .neighbours import Served, served
+from .neighbours import served
 from .servers import TINKER
 
 JSON: Final = {"Content-Type": "application/json"}
 TOKENS: Final = [5, 6, 7, 8, 9, 10]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(TINKER, str(tmp_path_factory.mktemp("out"))) as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: Served) -> Iterator[Client]:
-    client = Client(server.url)
-    yield client
-    client.post(f"sessions/{client.session}/finish")
 
 
 def _promised(client: Client, answer: httpx.Response) -> dict[str, Any]:

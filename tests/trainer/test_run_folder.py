@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.trainer.run_folder import RunFolder
-from processes import PythonProcess
 
 CONFIG = {"model": "tiny", "learning_rate": 1e-3, "nested": {"a": 1, "b": [1, 2]}, "output_dir": "x"}
 
@@ -31,13 +28,6 @@ def _begun(path: Path, **arguments) -> RunFolder:
     folder = RunFolder(path, **arguments)
     assert folder.begin(CONFIG) == "new"
     return folder
-
-
-def test_a_new_folder_holds_its_configuration(tmp_path):
-    folder = _begun(tmp_path / "deep" / "run")
-    assert json.loads(folder.config_path.read_text()) == CONFIG
-    assert folder.read_config() == CONFIG
-    assert folder.read_summary() == {}
 
 
 def test_a_finished_run_is_not_overwritten_unless_asked(tmp_path):
@@ -113,12 +103,6 @@ def test_resume_and_overwrite_together_are_refused(tmp_path):
         RunFolder(tmp_path).begin(CONFIG, resume=True, overwrite=True)
 
 
-def test_an_output_folder_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "run").write_text("")
-    with pytest.raises(UserError, match="is a file"):
-        RunFolder(tmp_path / "run").begin(CONFIG)
-
-
 def test_a_damaged_configuration_is_named(tmp_path):
     _begun(tmp_path).config_path.write_text("{")
     with pytest.raises(UserError, match=r"config\.json is damaged"):
@@ -175,31 +159,6 @@ def test_another_failure_while_checkpointing_is_raised_and_cleaned_up(tmp_path):
     assert os.listdir(folder.checkpoints_path) == []
 
 
-def test_a_process_killed_while_checkpointing_leaves_no_checkpoint(tmp_path):
-    script, path = tmp_path / "run.py", tmp_path / "run"
-    script.write_text(f"""
-import sys, time
-from mini_agentic_rl.trainer.run_folder import RunFolder
-folder = RunFolder({str(path)!r})
-folder.begin({{"a": 1}})
-folder.save_checkpoint(1, lambda path: (path / "adapter.bin").write_text("one"))
-def write(path):
-    (path / "adapter.bin").write_text("half")
-    print("writing", flush=True)
-    time.sleep(60)
-folder.save_checkpoint(2, write)
-""")
-    with PythonProcess(script) as process:
-        assert process.wait_for_line() == "writing"
-        process.send_signal(signal.SIGKILL)
-        process.wait(10)
-    folder = RunFolder(path)
-    assert len(os.listdir(folder.checkpoints_path)) == 2
-    assert folder.latest_checkpoint() == (1, folder.checkpoint_path(1))
-    assert folder.begin({"a": 1}, resume=True) == "resumed"
-    assert os.listdir(folder.checkpoints_path) == ["step_1"]
-
-
 def test_a_checkpoint_being_replaced_when_the_process_died_comes_back(tmp_path):
     folder = _begun(tmp_path)
     folder.save_checkpoint(1, _write("one"))
@@ -209,12 +168,8 @@ def test_a_checkpoint_being_replaced_when_the_process_died_comes_back(tmp_path):
     assert (folder.checkpoint_path(1) / "adapter.bin").read_text() == "one"
 
 
-@pytest.mark.parametrize("resume", [False, True])
-@pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["checkpoints", "checkpoints/step_1", "adapter", "logs", "metrics.jsonl", "epoch_1"])
-def test_what_is_behind_a_link_is_neither_deleted_nor_written(tmp_path, name, overwrite, resume):
-    if overwrite and resume:
-        return
+def test_what_is_behind_a_link_is_neither_deleted_nor_written(tmp_path, name):
     folder = _begun(tmp_path / "run")
     theirs = tmp_path / "theirs"
     for one in ("step_1", ".partial-step_2", "mine"):
@@ -225,9 +180,10 @@ def test_what_is_behind_a_link_is_neither_deleted_nor_written(tmp_path, name, ov
     if link.is_dir():
         link.rmdir()
     link.symlink_to(theirs if link.suffix == "" else theirs / "rank_0.log")
-    with pytest.raises(UserError, match="is a link"):
-        RunFolder(tmp_path / "run").begin(CONFIG, overwrite=overwrite, resume=resume)
-    assert link.is_symlink()
+    for how in ({}, {"overwrite": True}, {"resume": True}):
+        with pytest.raises(UserError, match="is a link"):
+            RunFolder(tmp_path / "run").begin(CONFIG, **how)
+        assert link.is_symlink()
     assert len([path for path in theirs.rglob("*") if path.is_file() and path.read_text() == "kept"]) == 4
 
 

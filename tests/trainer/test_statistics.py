@@ -49,14 +49,6 @@ def test_newcombes_interval_is_the_published_one():
     assert newcombe_interval(1, 7, 1, 12) == pytest.approx((-high, -low))
 
 
-def test_newcombes_interval_covers_the_difference_about_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    both, first, second = 0.5, 0.1, 0.2
-    tables = rng.multinomial(100, [both, first, second, 1 - both - first - second], 1000)
-    covered = [low <= second - first <= high for low, high in (newcombe_interval(*map(int, row)) for row in tables)]
-    assert 0.93 <= np.mean(covered) <= 0.98
-
-
 def test_runs_that_solve_the_same_problems_are_not_told_apart_for_certain():
     found = compare_shares([ONE] * 5 + [ZERO] * 5, [ONE] * 5 + [ZERO] * 5)
     assert (found.difference, found.p) == (0.0, 1.0)
@@ -101,14 +93,6 @@ def test_the_wilson_interval_ends_where_the_score_test_rejects():
     for successes, count in ((1, 20), (50, 100), (160, 200)):
         for end in wilson_interval(successes, count):
             assert abs(successes / count - end) == pytest.approx(z * math.sqrt(end * (1 - end) / count), rel=1e-9)
-
-
-def test_the_wilson_interval_stays_inside_zero_and_one():
-    for count in range(1, 100):
-        assert wilson_interval(0, count)[0] == 0
-        assert wilson_interval(count, count)[1] == 1
-    assert 0 < wilson_interval(0, 10)[1] < 0.35
-    assert wilson_interval(0, 0) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(("successes", "count", "confidence"), [(-1, 5, 0.9), (6, 5, 0.9), (1, 5, 1.0), (0, -1, 0.9)])

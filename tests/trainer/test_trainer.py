@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-import os
-import signal
-import textwrap
 import threading
 from urllib.parse import urlsplit
 
@@ -20,14 +17,12 @@ from mini_agentic_rl import (
     Baseline,
     InMemoryLightningStore,
     LightningStoreServer,
-    LitAgentRunner,
     PromptTemplate,
     SqlLightningStore,
     Trainer,
-    algo,
 )
 from mini_agentic_rl.errors import UserError
-from processes import PythonProcess, run_python
+from processes import run_python
 
 TRAIN, VAL = ["a", "b", "c"], ["v"]
 
@@ -171,43 +166,6 @@ async def test_cancelling_train_ends_runners_that_are_alone_in_processes_of_thei
         await server.stop()
 
 
-def test_what_the_algorithm_raises_comes_out_of_fit_and_of_train():
-    @algo
-    def broken():
-        raise KeyError("no such thing")
-
-    trainer = Trainer(algorithm=broken)
-    with pytest.raises(KeyError, match="no such thing"):
-        trainer.fit(Half())
-    with pytest.raises(KeyError, match="no such thing"):
-        asyncio.run(trainer.train(Half()))
-
-
-def test_ctrl_c_ends_a_script_that_awaits_train(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent("""
-        import asyncio, sys
-        from mini_agentic_rl import Trainer, algo
-
-        @algo
-        async def waits():
-            try:
-                print("begun", flush=True)
-                await asyncio.sleep(3600)
-            finally:
-                print("saved", flush=True)
-
-        asyncio.run(Trainer(algorithm=waits, n_runners=2).train(lambda task: 1.0))
-        """)
-    )
-    with PythonProcess(script) as process:
-        assert process.wait_for_line() == "begun"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) != 0
-        assert process.stdout == "begun\nsaved\n", process.stderr
-
-
 def test_settings_reach_an_algorithm_that_follows_them(caplog):
     algorithm = Obedient()
     trainer = Trainer(
@@ -284,15 +242,6 @@ def test_a_run_folder_gets_the_rollouts_and_an_unfinished_one_is_not_run_again(t
     trainer = Trainer(algorithm=Baseline(), output_dir=tmp_path, resume=True)
     trainer.fit(Half(), ["a"])
     assert asyncio.run(look()) == [("left over", "cancelled"), ("a", "succeeded")]
-
-
-def test_runners_in_processes_of_their_own_find_their_agent_and_hooks(store):
-    trainer = Trainer(algorithm=Baseline(), store=store, strategy="cs", port=0, n_runners=2)
-    trainer.fit(half, TRAIN, VAL)
-    assert _run(store) == _expected(TRAIN, VAL)
-    attempts = [asyncio.run(store.get_latest_attempt(r.rollout_id)) for r in asyncio.run(store.query_rollouts())]
-    workers = {worker.worker_id: worker for worker in asyncio.run(store.query_workers())}
-    assert {workers[attempt.worker_id].heartbeat_stats["pid"] for attempt in attempts}.isdisjoint({os.getpid()})
 
 
 def test_a_store_server_that_is_there_is_found_by_the_environment(store, monkeypatch):
@@ -398,15 +347,3 @@ def test_a_script_in_the_style_of_agent_lightning_runs_after_changing_its_import
         "['succeeded', 'succeeded', 'succeeded', 'succeeded', 'succeeded']",
     ]
     assert err.count("final reward 1.0\n") == 2
-
-
-def test_a_runner_that_crashes_again_and_again_ends_the_training_with_its_error(store, monkeypatch):
-    class Broken(LitAgentRunner):
-        async def iter(self, *, event=None):
-            raise ZeroDivisionError("a fault of the runner's own")
-
-    monkeypatch.setattr("mini_agentic_rl.execution.roles.Backoff.__init__.__defaults__", (0.0, 0.0, 60.0))
-    for side in ("algorithm", "runner"):
-        strategy = {"type": "shm", "main_thread": side}
-        with pytest.raises(ZeroDivisionError, match="of the runner's own"):
-            Trainer(store=store, algorithm=Baseline(), runner=Broken, strategy=strategy, n_runners=2).fit(half, [1, 2])

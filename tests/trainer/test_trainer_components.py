@@ -77,13 +77,6 @@ def test_settings_of_the_trainer_reach_a_part_that_names_them_and_those_of_the_m
     assert (strategy.n_runners, strategy.server_port, strategy.server_host) == (5, 9999, "::1")
 
 
-def test_hooks_are_components_too():
-    seen = parts.Seen()
-    trainer = Trainer(hooks=[seen, parts.Seen, "agents_for_trainer.Seen", {"type": parts.Seen}])
-    assert trainer.hooks[0] is seen
-    assert [type(hook) for hook in trainer.hooks] == [parts.Seen] * 4
-
-
 def test_a_file_is_a_store(tmp_path):
     for spec in (f"sqlite:///{tmp_path}/a.db", tmp_path / "b.db", str(tmp_path / "c.db")):
         assert isinstance(Trainer(store=spec).store, SqlLightningStore)

@@ -76,12 +76,6 @@ class TrainingBatch:
         """Number of the terms that rollouts sampled; the others are imitated."""
         return sum(call.record.trained_tokens for call in self.calls)
 
-    @property
-    def terms_of_calls(self) -> list[slice]:
-        """The terms of each call, in the order of its sampled tokens."""
-        ends = np.cumsum([call.record.trained_tokens for call in self.calls])
-        return [slice(end - call.record.trained_tokens, end) for call, end in zip(self.calls, ends, strict=True)]
-
     def with_advantages(self, advantages_S: Floats) -> TrainingBatch:
         """Return the batch with other advantages."""
         return replace(self, inputs=replace(self.inputs, advantages_S=as_tensor(advantages_S)))

@@ -115,7 +115,8 @@ class Checkpointing:
         self._run = run
         self._kept = run.context.checkpoints
         self._restored: Path | None = None
-        self._warm_up: Learner | None = None
+        self.warm_up: Learner | None = None
+        """Optimizer of the warm-up under way, which checkpoints keep."""
 
     async def resume(self) -> None:
         """Go on from the latest checkpoint, if the trainer resumes and there is one."""
@@ -135,14 +136,10 @@ class Checkpointing:
             learner: if the checkpoint is of a warm-up under way, it takes the state that was saved there.
             taken: optimizer steps that the warm-up had taken then.
         """
-        self._warm_up = learner
+        self.warm_up = learner
         folder = self._restored
         if taken and folder is not None:
             await self._run.policy.run_async(lambda: learner.load_state(folder / _WARM_UP))
-
-    def end_warm_up(self) -> None:
-        """Leave the optimizer of the warm-up out of the checkpoints from now on."""
-        self._warm_up = None
 
     async def write(self) -> None:
         """Write a checkpoint."""
@@ -207,7 +204,7 @@ class Checkpointing:
         run = self._run
 
         def write(folder: Path) -> None:
-            write_checkpoint(folder, run.policy, run.objective, run.progress, self._warm_up)
+            write_checkpoint(folder, run.policy, run.objective, run.progress, self.warm_up)
             save_kept_tokenizer(run.served.tokenizer, folder)
 
         if self._kept is not None:

@@ -170,7 +170,10 @@ class GRPOObjective(Objective):
             imitated += self._demonstrations[adapter].draw(learner.steps)
         batch = _packed_batch(shaped, settings, imitated)
         if batch is not None and is_penalised and settings.baseline == "none":
-            batch, metrics["kl"] = with_kl_to_go(batch, learner, settings.kl_coef)
+            k1_S = k1(batch.packed, learner)
+            metrics["kl"] = float(k1_S[: batch.sampled_terms].mean()) if batch.calls else 0.0
+            penalty_S = settings.kl_coef * sum_to_go(k1_S, batch.packed.trajectory_S)
+            batch = batch.with_advantages(batch.inputs.advantages_S.numpy() - penalty_S)
         batch = _compared_over_batch(batch, settings)
         if batch is None:
             return metrics
@@ -248,15 +251,6 @@ def with_teacher(
     total = weights_S.sum()
     metrics = {"teacher/kl": float((weights_S * distance_S).sum() / total)} if total > 0 else {}
     return batch.with_advantages(batch.inputs.advantages_S.numpy() - settings.teacher_coef * distance_S), metrics
-
-
-def with_kl_to_go(batch: TrainingBatch, learner: Learner, coef: float) -> tuple[TrainingBatch, float]:
-    """Return the batch with beta times the sum of k1 from each term on (`losses.sum_to_go`) taken off its advantage,
-    and the mean of k1. On the torch thread."""
-    k1_S = k1(batch.packed, learner)
-    penalty_S = coef * sum_to_go(k1_S, batch.packed.trajectory_S)
-    mean = float(k1_S[: batch.sampled_terms].mean()) if batch.calls else 0.0
-    return batch.with_advantages(batch.inputs.advantages_S.numpy() - penalty_S), mean
 
 
 def _compares_rewards(settings: GRPOSettings) -> bool:

@@ -45,7 +45,10 @@ class Loop(RunState):
         self.objective = await self.policy.run_async(
             lambda: self.algorithm.objective(self.policy, self.learner_settings)
         )
-        await self._count_parameters()
+        trained = [parameter for learner in self.objective.learners.values() for parameter in learner.parameters]
+        counts = await self.policy.run_async(lambda: count_parameters(self.policy.model.base, trained))
+        self.algorithm.parameters = {"trained": counts.trained, "all": counts.total}
+        self.logger.note(str(counts))
         await self.checkpointing.resume()
         await self.add_resources()
         try:
@@ -155,12 +158,6 @@ class Loop(RunState):
     def _note(self, message: str | None) -> None:
         if message is not None:
             self.logger.note(message)
-
-    async def _count_parameters(self) -> None:
-        trained = [parameter for learner in self.objective.learners.values() for parameter in learner.parameters]
-        counts = await self.policy.run_async(lambda: count_parameters(self.policy.model.base, trained))
-        self.algorithm.parameters = {"trained": counts.trained, "all": counts.total}
-        self.logger.note(str(counts))
 
 
 class StepCost:

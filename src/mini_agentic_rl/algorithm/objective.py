@@ -60,10 +60,10 @@ class Objective:
 
     def note_seen(self, batch: TrainingBatch, version: int, seen: SeenTerms) -> None:
         """Keep the numbers of a batch's first pass for `take_seen`."""
-        self._seen += [
-            SeenCall(call.record, version, seen.logprobs_S[terms], seen.entropy_S[terms])
-            for call, terms in zip(batch.calls, batch.terms_of_calls, strict=True)
-        ]
+        end = 0
+        for call in batch.calls:
+            begin, end = end, end + call.record.trained_tokens
+            self._seen.append(SeenCall(call.record, version, seen.logprobs_S[begin:end], seen.entropy_S[begin:end]))
 
     def take_seen(self) -> Sequence[SeenCall]:
         """Return the calls that were trained since the last call of this method."""

@@ -107,7 +107,7 @@ async def _warm_up_adapter(run: RunState, checkpointing: Checkpointing, adapter:
             await checkpointing.write()
     if probe is not None:
         probe.conclude()
-    checkpointing.end_warm_up()
+    checkpointing.warm_up = None
 
 
 def conversation_trees(

@@ -132,7 +132,11 @@ class RunView:
         measured: list[Measured] = []
         probes: list[tuple[float, float]] = []
         for row in rows:
-            numbers = {name: float(value) for name, value in row.items() if _is_number(value)}
+            numbers = {
+                name: float(value)
+                for name, value in row.items()
+                if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            }
             step = int(numbers.pop("step", 0))
             if _STEP_SIGN in numbers or any(name.endswith(_GROUPS) for name in numbers):
                 steps.append(StepNumbers(step, numbers))
@@ -183,7 +187,3 @@ def mean(values: Iterable[float]) -> float:
     """Return the mean of numbers; NaN without numbers."""
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else math.nan
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

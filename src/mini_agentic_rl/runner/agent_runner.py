@@ -251,7 +251,9 @@ class LitAgentRunner(Runner[TaskT]):
         stop = None if event is None else asyncio.ensure_future(event.wait_async())
         try:
             with heartbeats_of(worker, self._heartbeat_interval, include_gpu=self._include_gpu):
-                while not _is_over(event, stop) and worker.attempts < max_rollouts:
+                while worker.attempts < max_rollouts:
+                    if event is not None and stop is not None and (event.is_set() or stop.done()):
+                        break
                     rollout = await worker.store.dequeue_rollout(worker_id=worker.worker_id)
                     if rollout is None:
                         await self._wait_for_work(worker.store, stop)
@@ -332,7 +334,3 @@ class LitAgentRunner(Runner[TaskT]):
         if worker is None:
             raise ValueError("the runner is not bound: use it inside `with runner.run_context(agent=..., store=...)`")
         return worker
-
-
-def _is_over(event: StopEvent | None, stop: asyncio.Future[None] | None) -> bool:
-    return (event is not None and event.is_set()) or (stop is not None and stop.done())
