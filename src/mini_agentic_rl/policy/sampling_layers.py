@@ -118,7 +118,7 @@ class PackedLinears:
         # Copies have no gradient, so with gradients on this is not sampling.
         if pack is None or self._resting or torch.is_grad_enabled():
             return unpacked(x, *args, **kwargs)
-        if isinstance(pack, kernels.FewRows) and (x.dtype != torch.bfloat16 or x.numel() > FEW_ROWS * x.shape[-1]):
+        if isinstance(pack, kernels.FewRows) and (x.dtype != pack.dtype or x.numel() > FEW_ROWS * x.shape[-1]):
             return unpacked(x, *args, **kwargs)
         if layer is group[0]:
             first, *further = pack(x)
