@@ -168,8 +168,8 @@ void adapt(const Adapter* in, const number* x, int64_t tokens, number* low, numb
 
 // grad_x [tokens, inputs] += the adapter's part, unless it is null; gradients of A [filled, inputs] and of B, turned,
 // [filled, outputs].
-void adapt_back(const Adapter* in, const number* x, const number* low, const number* grad, int64_t tokens, number* grad_x,
-                float* grad_a, float* grad_b) {
+void adapt_back(const Adapter* in, const number* x, const number* low, const number* grad, int64_t tokens,
+                number* grad_x, float* grad_a, float* grad_b) {
     const int64_t filled = in->filled(), inputs = in->inputs, outputs = in->outputs, pairs = (tokens + 1) / 2;
     number* low_grad = scratch<number>(2, tokens * filled);
 #pragma omp parallel

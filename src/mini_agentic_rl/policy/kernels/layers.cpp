@@ -14,7 +14,8 @@ constexpr int64_t MANY = 32768;
 
 extern "C" {
 
-void rms_norm(const number* x, const number* weight, int64_t rows, int64_t size, float epsilon, number* y, float* scales) {
+void rms_norm(const number* x, const number* weight, int64_t rows, int64_t size, float epsilon, number* y,
+              float* scales) {
 #pragma omp parallel for schedule(static) if (rows * size > MANY)
     for (int64_t r = 0; r < rows; ++r) scales[r] = norm_row(x + r * size, weight, size, epsilon, y + r * size);
 }

@@ -36,7 +36,7 @@ namespace {
 int64_t room_of_low(int64_t rows, const Linear* layers, int64_t count) {
     int64_t ranks = 0;
     for (int64_t i = 0; i < count; ++i) ranks += layers[i].ranks;
-    return (rows + GROUP - 1) / GROUP * ranks * LANES;
+    return (rows + 3) / 4 * LANES * ranks;
 }
 
 // The outputs of layers that are given the same input, by all threads of a team together. x is [rows, inputs], each row
@@ -49,12 +49,12 @@ void multiply(const number* x, int64_t row, int64_t rows, int64_t inputs, const 
         ranks += layers[i].ranks;
         jobs += layers[i].outputs / OUTPUTS;
     }
-    const int64_t low_rows = ranks * LANES;  // words from one group of rows to the next
+    const int64_t low_rows = ranks * input.low_words();  // words from one group of rows to the next
     if (ranks) {
 #pragma omp for schedule(static)
         for (int64_t job = 0; job < input.groups() * count; ++job) {
             word* to = low + job / count * low_rows;
-            for (int64_t i = 0; i < job % count; ++i) to += layers[i].ranks * LANES;
+            for (int64_t i = 0; i < job % count; ++i) to += layers[i].ranks * input.low_words();
             lower(layers[job % count], input, job / count, to);
         }
     }
@@ -63,7 +63,7 @@ void multiply(const number* x, int64_t row, int64_t rows, int64_t inputs, const 
         int64_t i = 0, place = job, before = 0;
         for (; place >= layers[i].outputs / OUTPUTS; ++i) {
             place -= layers[i].outputs / OUTPUTS;
-            before += layers[i].ranks * LANES;
+            before += layers[i].ranks * input.low_words();
         }
         outputs_of(layers[i], input, place, low + before, low_rows);
     }

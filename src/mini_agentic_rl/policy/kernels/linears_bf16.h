@@ -17,6 +17,7 @@ struct Input {
     Input(const number* x, int64_t row, int64_t rows, int64_t inputs) : x(x), row(row), rows(rows), inputs(inputs) {}
     int64_t groups() const { return (rows + GROUP - 1) / GROUP; }
     int64_t count(int64_t group) const { return std::min(GROUP, rows - group * GROUP); }
+    int64_t low_words() const { return LANES; }
 };
 
 // Outputs of low rank, A x, of the rows of a group: [ranks][4 rows][4 copies].

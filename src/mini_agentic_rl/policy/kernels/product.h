@@ -10,7 +10,7 @@
 namespace {
 
 constexpr int64_t ROWS = 96;  // rows of scores that are worked on together: they stay in the core's cache
-#ifdef __AVX512F__
+#ifdef __AVX512BF16__
 constexpr int WIDTH = 4;  // vectors of columns that are computed together: 6 x 4 sums fill 24 of 32 registers,
 #else
 constexpr int WIDTH = 2;  // and 6 x 2 sums 12 of 16

@@ -43,7 +43,8 @@ struct Buffers {
         const int64_t of_queries = heads.query * heads.size, of_keys = heads.key * heads.size;
         number* next = scratch<number>(6, rows * (in.width + 2 * of_queries + 2 * of_keys + 2 * in.inner));
         for (auto [buffer, numbers] : {std::pair{&states, in.width}, {&queries, of_queries}, {&keys, of_keys},
-                                       {&values, of_keys}, {&attended, of_queries}, {&gate, in.inner}, {&up, in.inner}}) {
+                                       {&values, of_keys}, {&attended, of_queries}, {&gate, in.inner},
+                                       {&up, in.inner}}) {
             *buffer = next;
             next += rows * numbers;
         }
@@ -102,8 +103,8 @@ void paged_attention(const Paged* in, const Reads* reads, int64_t tokens, number
 }
 
 // x is the embeddings [rows, width], which are overwritten; out gets the last states.
-void decoder_layers(const Decoder* in, const Paged* paged, const Reads* reads, const number* cosines, const number* sines,
-                    int64_t rows, number* x, number* out) {
+void decoder_layers(const Decoder* in, const Paged* paged, const Reads* reads, const number* cosines,
+                    const number* sines, int64_t rows, number* x, number* out) {
     const Heads heads = paged->heads;
     const Buffers b(*in, heads, rows);
     const auto strided = [&](const number* data, int64_t count) {
