@@ -158,8 +158,8 @@ def _processor_has(dtype: torch.dtype) -> bool:
         return False
     if dtype == torch.bfloat16:
         return bool(torch.cpu._is_avx512_bf16_supported())
-    # Both include FMA; ATEN_CPU_CAPABILITY may lower them.
-    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")  # type: ignore[no-untyped-call]  # torch
+    # Both include FMA. ATEN_CPU_CAPABILITY may lower it.
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def _compiler() -> str | None:
