@@ -126,7 +126,8 @@ sanitize: export CXX = dev/sanitizing-g++
 sanitize: export MINI_AGENTIC_RL_CACHE = $(abspath $(VENV))/sanitized
 sanitize: $(INSTALLED_DEV) ## run the C++ kernels under sanitizers
 	mkdir -p -m 700 $(MINI_AGENTIC_RL_CACHE)/kernels
-	$(BIN)/python -c "from mini_agentic_rl.policy.kernels import compiled as c; c.compile_library(c._compiler(), c._cached())"
+	$(BIN)/python -c "from mini_agentic_rl.policy.kernels import compiled as c; \
+	  [c.compile_library(c._compiler(), dtype, c._cache()) for dtype in c.VARIANTS]"
 	ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 	  $(BIN)/python -m pytest -n 0 tests/policy/test_kernels.py tests/policy/test_decoder_stack.py -k "not compile" $(ARGS)
 

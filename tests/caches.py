@@ -11,7 +11,8 @@ from mini_agentic_rl.policy.kernels import compiled
 def empty_cache(folder: Path) -> Path:
     """Return a folder that nothing was downloaded to and no data made in. What is compiled for this processor stays
     where it is and is found from there: it takes seven seconds of it."""
-    if compiled.library() is not None:
+    libraries = [compiled.library(dtype) for dtype in compiled.VARIANTS]
+    if any(libraries):
         folder.mkdir(exist_ok=True)
         (folder / "kernels").symlink_to(cache_dir() / "kernels")
     return folder

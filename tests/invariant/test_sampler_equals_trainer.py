@@ -46,6 +46,13 @@ def test_in_16_bits_they_are_the_learners_to_its_rounding(compiled, monkeypatch)
         assert _difference(policy, [record for records in conversations for record in records]) < 0.08
 
 
+def test_in_float32_with_compiled_kernels_they_are_the_learners():
+    """Heads of this size are computed in C++ where it can be compiled."""
+    with tiny_policy(head_size=32, width=96) as policy:
+        conversations = group_of_conversations(policy, rollouts=6)
+        assert _difference(policy, [record for records in conversations for record in records]) < 1e-4
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
 def test_they_are_taken_after_temperature(temperature):
     prompts = [[1, 2, 3, 4, 5]] * 4

@@ -27,9 +27,10 @@ from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings
 from mini_agentic_rl.policy.sampling_layers import PackedLinears
 from mini_agentic_rl.tokens import SamplingParams
 
-pytestmark = pytest.mark.skipif(
-    not kernels.usable(torch.bfloat16, torch.device("cpu")),
-    reason="this machine lacks AVX512-BF16 or g++: the C++ is left unchecked",
+CPU = torch.device("cpu")
+BFLOAT16, FLOAT32 = (
+    pytest.param(dtype, marks=pytest.mark.skipif(not kernels.usable(dtype, CPU), reason=f"this machine lacks {needed}"))
+    for dtype, needed in ((torch.bfloat16, "AVX512-BF16 or g++"), (torch.float32, "AVX2 or g++"))
 )
 
 PROMPTS = [[1, 2, 3], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [1, 2, 3, 4, 5, 6, 7, 8, 40], [30, 31]]
@@ -42,9 +43,9 @@ def _shape(**changes):
     return {**shape, **heads, "max_position_embeddings": 128, **changes}
 
 
-def _policy(config, model, lora=True):
+def _policy(config, model, dtype=torch.bfloat16, lora=True):
     torch.manual_seed(0)
-    base = model(config).bfloat16()
+    base = model(config).to(dtype)
     for name, parameter in base.named_parameters():
         if name.endswith("bias") or "norm" in name:
             parameter.data.add_(torch.randn(parameter.shape).to(parameter.dtype), alpha=0.1)
@@ -63,6 +64,7 @@ def _by_modules(policy, monkeypatch):
         return sample_all(policy, PROMPTS, PARAMS, adapter="default" if policy.model.peft_model else None)
 
 
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32])
 @pytest.mark.parametrize(
     ("config", "model"),
     [
@@ -72,8 +74,8 @@ def _by_modules(policy, monkeypatch):
         (LlamaConfig(**_shape(num_attention_heads=2, head_dim=64)), LlamaForCausalLM),
     ],
 )
-def test_tokens_and_log_probabilities_are_those_of_the_modules(config, model, monkeypatch):
-    with closing(_policy(config, model)) as policy:
+def test_tokens_and_log_probabilities_are_those_of_the_modules(config, model, dtype, monkeypatch):
+    with closing(_policy(config, model, dtype)) as policy:
         together = sample_all(policy, PROMPTS, PARAMS)
         assert policy.model._stack._agrees
         one_by_one = _by_modules(policy, monkeypatch)
@@ -82,8 +84,9 @@ def test_tokens_and_log_probabilities_are_those_of_the_modules(config, model, mo
         assert np.array_equal(found.logprobs, expected.logprobs)
 
 
-def test_a_step_of_learning_is_sampled_from(monkeypatch):
-    with closing(_policy(LlamaConfig(**_shape()), LlamaForCausalLM)) as policy:
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32])
+def test_a_step_of_learning_is_sampled_from(dtype, monkeypatch):
+    with closing(_policy(LlamaConfig(**_shape()), LlamaForCausalLM, dtype)) as policy:
         before = sample_all(policy, PROMPTS, PARAMS)
         learner = policy.run(lambda: policy.learner(LearnerSettings(learning_rate=0.05, warmup_steps=0)))
 
@@ -107,8 +110,9 @@ def test_a_step_of_learning_is_sampled_from(monkeypatch):
         (MistralConfig(**_shape(sliding_window=8)), MistralForCausalLM),  # tokens that see the last ones only
     ],
 )
-def test_models_that_are_built_otherwise_keep_their_modules(config, model, monkeypatch):
-    with closing(_policy(config, model)) as policy:
+@pytest.mark.parametrize("dtype", [BFLOAT16, FLOAT32])
+def test_models_that_are_built_otherwise_keep_their_modules(config, model, dtype, monkeypatch):
+    with closing(_policy(config, model, dtype)) as policy:
         found = sample_all(policy, PROMPTS, PARAMS)
         assert policy.model._stack is None or policy.model._stack._agrees is False
         expected = _by_modules(policy, monkeypatch)

@@ -164,10 +164,13 @@ def torch_build() -> Check:
 
 
 def compiler() -> Check:
-    """Check whether the C++ kernels run here; compile them if needed."""
-    why = kernels.why_unused()
+    """Check whether the C++ kernels run here, with the default type of weights; compile them if needed."""
+    dtype = resolve_dtype("auto", torch.device("cpu"))
+    why = kernels.why_unused(dtype)
     if why is None:
-        return Check("C++ kernels", "ok", "in use")
+        return Check(
+            "C++ kernels", "ok", f"in use: {str(dtype).removeprefix('torch.')} with {kernels.VARIANTS[dtype].name}"
+        )
     return Check("C++ kernels", "note", f"not used: {why.reason}; torch computes instead, slower", why.advice)
 
 

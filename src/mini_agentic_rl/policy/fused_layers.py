@@ -49,7 +49,7 @@ def _fused_norm(module: Any) -> Callable[..., Tensor] | None:
         return None
     if not _fits(weight) or weight.numel() % 16:
         return None
-    x_TM = _trial(3, weight.numel())
+    x_TM = _trial(weight.dtype, 3, weight.numel())
     same = _alike(module(x_TM), kernels.rms_norm(x_TM, weight, epsilon))
     return partial(_norm, module, module.forward) if same else None
 
@@ -67,7 +67,7 @@ def _fused_mlp(module: Any) -> Callable[..., Tensor] | None:
     weight = getattr(parts[0], "weight", None)
     if weight is None or not _fits(weight) or weight.shape[0] % 16:
         return None
-    x_1TM = _trial(1, 3, weight.shape[1])
+    x_1TM = _trial(weight.dtype, 1, 3, weight.shape[1])
     same = _alike(module(x_1TM), _mlp(module, module.forward, x_1TM))
     return partial(_mlp, module, module.forward) if same else None
 
@@ -89,7 +89,8 @@ def _fused_attention(module: Any) -> Callable[..., Any] | None:
     plain, size = forward.__globals__.get(_ROTATION), getattr(module, "head_dim", None)
     if plain is None or _ROTATION not in forward.__code__.co_names or not isinstance(size, int) or size % 32:
         return None
-    q, k, cosines, sines = (_trial(*shape, size) for shape in ((1, 3, 5), (1, 1, 5), (1, 5), (1, 5)))
+    dtype = next(module.parameters()).dtype
+    q, k, cosines, sines = (_trial(dtype, *shape, size) for shape in ((1, 3, 5), (1, 1, 5), (1, 5), (1, 5)))
     try:
         expected = plain(q, k, cosines, sines)
     except (TypeError, RuntimeError):  # it rotates something else
@@ -113,18 +114,18 @@ def _rotation(
     return kernels.rotated(q[0], *angles)[None], kernels.rotated(k[0], *angles)[None]
 
 
-def _trial(*shape: int) -> Tensor:
+def _trial(dtype: torch.dtype, *shape: int) -> Tensor:
     # A separate generator leaves the caller's random numbers as they are.
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16()
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
 def _fits(tensor: Tensor) -> bool:
-    return tensor.dtype == torch.bfloat16 and tensor.device.type == "cpu"
+    return kernels.usable(tensor.dtype, tensor.device)
 
 
 def _alike(theirs: Tensor, ours: Tensor) -> bool:
-    # Two roundings to 8 bits.
-    tolerance = 2**-6
+    # Two roundings to 8 bits; in float32 sums are added in another order.
+    tolerance = 2**-6 if ours.dtype == torch.bfloat16 else 2**-16
     margin = tolerance * float(theirs.abs().mean())
     return theirs.shape == ours.shape and torch.allclose(theirs, ours, rtol=tolerance, atol=margin)
 

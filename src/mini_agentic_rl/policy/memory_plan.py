@@ -253,7 +253,8 @@ def plan_memory(
         if recorded:
             parts.append(MemoryPart("recorded decode steps", _recorded_bytes(shape, work, item), "always"))
         parts.append(MemoryPart("activations of sampling", _sampling_bytes(shape, work, settings), "sampling"))
-        if on_cpu and settings.dtype == torch.float32 and settings.quantization == "none":
+        copied = settings.dtype == torch.float32 and settings.quantization == "none" and not settings.compiled
+        if on_cpu and copied:
             packed = item * (shape.linear_weights + shape.head_weights)
             parts.append(MemoryPart("weights laid out for sampling", packed, "sampling"))
     parts.append(MemoryPart("activations of learning", _learning_bytes(shape, settings, alive), "learning"))

@@ -1,12 +1,11 @@
 """Linear layers, and whole decoder layers, for sampling a few rows on a CPU.
 
 A decoding step multiplies every weight with a few rows. torch's product then reaches half of the processor's speed, and
-each call has a fixed cost. So layers with the same input are computed together: bfloat16 in C++ from the weights in
-place (kernels/), float32 from copies in oneDNN's blocked layout. All copies are freed before the weights may change,
-and so before learning needs the memory.
-
-An adapter is added into its layer's copy, in float32. bfloat16 is computed in C++ alone, with the adapter beside its
-layer: the sum would be rounded, and the sampler's log-probabilities would no longer be the learner's.
+each call has a fixed cost. So layers with the same input are computed together, in C++ from the weights in place
+(kernels/), with the adapter beside its layer. Where C++ cannot be used, float32 is computed from copies in oneDNN's
+blocked layout with the adapter added, and 16-bit types by the modules: a sum would be rounded, and the sampler's
+log-probabilities would no longer be the learner's. All copies are freed before the weights may change, and so before
+learning needs the memory.
 
 `DecoderStack` computes all layers of a few rows in one C++ call, for models that are built like Llama. Learning and
 prompts use the modules of transformers. The first pass is computed both ways, and if the results differ, the modules
@@ -69,7 +68,7 @@ class PackedLinears:
     def pack(self, adapter: str | None) -> None:
         """Compute with copies that have `adapter`, or none.
 
-        This happens where all layers are plain ones on the CPU, in float32, or in bfloat16 where C++ computes them.
+        This happens where all layers are plain ones on the CPU, in float32 or where C++ computes them.
         """
         if self._packs and self._adapter == adapter:
             self._resting = False
@@ -118,7 +117,7 @@ class PackedLinears:
         # Copies have no gradient, so with gradients on this is not sampling.
         if pack is None or self._resting or torch.is_grad_enabled():
             return unpacked(x, *args, **kwargs)
-        if isinstance(pack, kernels.FewRows) and (x.dtype != torch.bfloat16 or x.numel() > FEW_ROWS * x.shape[-1]):
+        if isinstance(pack, kernels.FewRows) and (x.dtype != pack.dtype or x.numel() > FEW_ROWS * x.shape[-1]):
             return unpacked(x, *args, **kwargs)
         if layer is group[0]:
             first, *further = pack(x)

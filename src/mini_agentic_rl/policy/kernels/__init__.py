@@ -1,8 +1,9 @@
-"""The C++ of CPUs that multiply bfloat16, compiled at first use.
+"""The C++ of sampling and learning on a CPU, in bfloat16 or float32, compiled at first use.
 
 `compiled.py` builds and loads the library, `sampling.py` has what decode steps call, `learning.py` what has gradients.
 """
 
+from .compiled import VARIANTS as VARIANTS
 from .compiled import Unused as Unused
 from .compiled import usable as usable
 from .compiled import why_unused as why_unused

@@ -1,4 +1,6 @@
-// Low-rank adapters beside linear layers while learning; `learning.py` says what the arguments are.
+// Low-rank adapters beside linear layers of bfloat16 while learning; `learning.py` says what the arguments are.
+
+#ifdef __AVX512BF16__
 
 #include <omp.h>
 
@@ -48,14 +50,14 @@ void each_pair(const float* matrix, bool transposed, int64_t rank, int64_t size,
 }
 
 // A matrix as rows that others are multiplied with, [filled, size], and packed as a B, [filled / 2][size].
-void as_rows(const float* matrix, bool transposed, int64_t rank, int64_t size, bf16* out) {
+void as_rows(const float* matrix, bool transposed, int64_t rank, int64_t size, number* out) {
     each_pair(matrix, transposed, rank, size, [&](int64_t p, int64_t i, __m512i pairs) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 2 * p * size + i), halves(pairs, 0));
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + (2 * p + 1) * size + i), halves(pairs, 16));
     });
 }
 
-void as_pairs(const float* matrix, bool transposed, int64_t rank, int64_t size, pair* out) {
+void as_pairs(const float* matrix, bool transposed, int64_t rank, int64_t size, word* out) {
     each_pair(matrix, transposed, rank, size, [&](int64_t p, int64_t i, __m512i pairs) {
         _mm512_storeu_si512(out + p * size + i, pairs);
     });
@@ -63,7 +65,7 @@ void as_pairs(const float* matrix, bool transposed, int64_t rank, int64_t size, 
 
 // y += scale low b for up to four rows and V times 16 columns.
 template <int V>
-void add_columns(const bf16* low, int64_t rows, int64_t pairs, const pair* b, int64_t size, float scale, bf16* y) {
+void add_columns(const number* low, int64_t rows, int64_t pairs, const word* b, int64_t size, float scale, number* y) {
     __m512 sum[4][V];
     for (int r = 0; r < 4; ++r)
         for (int v = 0; v < V; ++v) sum[r][v] = _mm512_setzero_ps();
@@ -77,21 +79,21 @@ void add_columns(const bf16* low, int64_t rows, int64_t pairs, const pair* b, in
         }
     for (int r = 0; r < rows; ++r)
         for (int v = 0; v < V; ++v) {
-            bf16* to = y + r * size + v * LANES;
+            number* to = y + r * size + v * LANES;
             store(to, _mm512_fmadd_ps(sum[r][v], _mm512_set1_ps(scale), load(to)));
         }
 }
 
 // out = scale low' x for N rows of low' and 32 columns of x.
 template <int N>
-void outer_columns(const pair* low, int64_t pairs, const bf16* x, int64_t tokens, int64_t size, float scale,
+void outer_columns(const word* low, int64_t pairs, const number* x, int64_t tokens, int64_t size, float scale,
                    float* out) {
     __m512 sum[N][2];
     for (int n = 0; n < N; ++n) sum[n][0] = sum[n][1] = _mm512_setzero_ps();
     for (int64_t p = 0; p < pairs; ++p) {
         __m512bh columns[2];
         for (int v = 0; v < 2; ++v) {
-            const bf16* even = x + 2 * p * size + v * LANES;
+            const number* even = x + 2 * p * size + v * LANES;
             const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even));
             const __m256i second = 2 * p + 1 < tokens
                                        ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even + size))
@@ -109,18 +111,18 @@ void outer_columns(const pair* low, int64_t pairs, const bf16* x, int64_t tokens
 }
 
 // Low numbers [tokens, filled] as pairs of tokens, [filled][tokens / 2].
-void turn_low(const bf16* low, int64_t filled, int64_t tokens, pair* out) {
+void turn_low(const number* low, int64_t filled, int64_t tokens, word* out) {
     const int64_t pairs = (tokens + 1) / 2;
     for (int64_t p = 0; p < pairs; ++p)
         for (int64_t r = 0; r < filled; ++r) {
-            const pair odd = 2 * p + 1 < tokens ? low[(2 * p + 1) * filled + r] : 0;
+            const word odd = 2 * p + 1 < tokens ? low[(2 * p + 1) * filled + r] : 0;
             out[r * pairs + p] = low[2 * p * filled + r] | odd << 16;
         }
 }
 
 // Four rows: low = x down', rounded, and then y += scale low up, unless y is null.
-void adapt_rows(const bf16* x, int64_t rows, int64_t inputs, const bf16* down, int64_t filled, const pair* up,
-                int64_t outputs, float scale, bf16* low, bf16* y) {
+void adapt_rows(const number* x, int64_t rows, int64_t inputs, const number* down, int64_t filled, const word* up,
+                int64_t outputs, float scale, number* low, number* y) {
     for (int64_t r = 0; r < filled; r += 4) {
         alignas(32) std::uint64_t each[4];
         const __m512 found = sums_of<0>(rows, x, inputs, down + r * inputs, inputs, nullptr);
@@ -133,7 +135,7 @@ void adapt_rows(const bf16* x, int64_t rows, int64_t inputs, const bf16* down, i
 }
 
 // Columns d..d + 31 of out [filled, size] = scale low' x.
-void outer(const pair* low, int64_t filled, const bf16* x, int64_t tokens, int64_t size, int64_t d, float scale,
+void outer(const word* low, int64_t filled, const number* x, int64_t tokens, int64_t size, int64_t d, float scale,
            float* out) {
     const int64_t pairs = (tokens + 1) / 2;
     int64_t r = 0;
@@ -149,12 +151,12 @@ extern "C" {
 
 // y [tokens, outputs] += scale B A x; low [tokens, filled] is A x. Each thread rounds the matrices for itself, which
 // costs less than waiting for another.
-void adapt(const Adapter* in, const bf16* x, int64_t tokens, bf16* low, bf16* y) {
+void adapt(const Adapter* in, const number* x, int64_t tokens, number* low, number* y) {
     const int64_t filled = in->filled();
 #pragma omp parallel
     {
-        bf16* down = scratch<bf16>(0, filled * in->inputs);
-        pair* up = scratch<pair>(1, filled / 2 * in->outputs);
+        number* down = scratch<number>(0, filled * in->inputs);
+        word* up = scratch<word>(1, filled / 2 * in->outputs);
         as_rows(in->a, false, in->rank, in->inputs, down);
         as_pairs(in->b, true, in->rank, in->outputs, up);
 #pragma omp for schedule(static)
@@ -166,22 +168,22 @@ void adapt(const Adapter* in, const bf16* x, int64_t tokens, bf16* low, bf16* y)
 
 // grad_x [tokens, inputs] += the adapter's part, unless it is null; gradients of A [filled, inputs] and of B, turned,
 // [filled, outputs].
-void adapt_back(const Adapter* in, const bf16* x, const bf16* low, const bf16* grad, int64_t tokens, bf16* grad_x,
-                float* grad_a, float* grad_b) {
+void adapt_back(const Adapter* in, const number* x, const number* low, const number* grad, int64_t tokens,
+                number* grad_x, float* grad_a, float* grad_b) {
     const int64_t filled = in->filled(), inputs = in->inputs, outputs = in->outputs, pairs = (tokens + 1) / 2;
-    bf16* low_grad = scratch<bf16>(2, tokens * filled);
+    number* low_grad = scratch<number>(2, tokens * filled);
 #pragma omp parallel
     {
-        bf16* down = scratch<bf16>(0, filled * outputs);
-        pair* up = scratch<pair>(1, filled / 2 * inputs);
+        number* down = scratch<number>(0, filled * outputs);
+        word* up = scratch<word>(1, filled / 2 * inputs);
         as_rows(in->b, true, in->rank, outputs, down);
         as_pairs(in->a, false, in->rank, inputs, up);
 #pragma omp for schedule(static)
         for (int64_t t = 0; t < tokens; t += 4)
             adapt_rows(grad + t * outputs, std::min<int64_t>(4, tokens - t), outputs, down, filled, up, inputs,
                        in->scale, low_grad + t * filled, grad_x ? grad_x + t * inputs : nullptr);
-        pair* of_inputs = scratch<pair>(3, filled * pairs);
-        pair* of_outputs = scratch<pair>(4, filled * pairs);
+        word* of_inputs = scratch<word>(3, filled * pairs);
+        word* of_outputs = scratch<word>(4, filled * pairs);
         turn_low(low_grad, filled, tokens, of_inputs);
         turn_low(low, filled, tokens, of_outputs);
 #pragma omp for schedule(static)
@@ -195,3 +197,5 @@ void adapt_back(const Adapter* in, const bf16* x, const bf16* low, const bf16* g
 }
 
 }  // extern "C"
+
+#endif

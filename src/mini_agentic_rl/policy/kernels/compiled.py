@@ -1,7 +1,7 @@
-"""The C++ files of this folder as a library.
+"""The C++ files of this folder as two libraries: bfloat16 with AVX512-BF16, and float32 with AVX2.
 
-A wheel for x86-64 Linux contains the compiled library (`dev/release.py`). Otherwise it is compiled once by g++ and kept
-in the cache. Without a compiler or without AVX512-BF16, torch computes instead, as it does with
+A wheel for x86-64 Linux contains both (`dev/release.py`). Otherwise the one that is used is compiled once by g++ and
+kept in the cache. Without a compiler or the instructions, torch computes instead, as it does with
 `MINI_AGENTIC_RL_KERNELS=torch`. Only the speed and the rounding differ.
 """
 
@@ -29,13 +29,28 @@ from ...processes import run_child
 logger = logging.getLogger(__name__)
 
 _SOURCES: Final = ("sampling.cpp", "trees.cpp", "layers.cpp", "adapters.cpp", "head.cpp", "draws.cpp")
-_HEADERS: Final = ("product.h", "softmax.h", "dots.h", "layers.h", "linears.h", "paged.h")
 _HERE: Final = Path(__file__).parent
-# The instructions by name and not "native": machines may share the cache folder.
-_FLAGS: Final = (
-    *("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp", "-w"),
-    *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma"),
-)
+_FLAGS: Final = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-fopenmp", "-w")
+
+
+class Variant(NamedTuple):
+    """How the sources are compiled for tensors of one type."""
+
+    name: str
+    """The instructions, as messages name them."""
+    flags: tuple[str, ...]
+    """The same by their flags and not "native": machines may share the cache folder. They decide what the numbers are
+    (vectors.h)."""
+
+
+VARIANTS: Final = {
+    torch.bfloat16: Variant(
+        "AVX512-BF16", ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512bf16", "-mfma")
+    ),
+    # Products are not contracted into sums: torch rounds between them.
+    torch.float32: Variant("AVX2", ("-mavx2", "-mfma", "-ffp-contract=off")),
+}
+"""The libraries by the type of their tensors."""
 
 
 class Heads(ctypes.Structure):
@@ -57,8 +72,7 @@ class Strided(ctypes.Structure):
 
 def usable(dtype: torch.dtype, device: torch.device, head_size: int = 32) -> bool:
     """Return True if the C++ attention computes with tensors of this kind here. Head sizes are multiples of 32."""
-    fits = dtype == torch.bfloat16 and device.type == "cpu" and head_size % 32 == 0 and head_size <= 512
-    return fits and library() is not None
+    return device.type == "cpu" and head_size % 32 == 0 and head_size <= 512 and library(dtype) is not None
 
 
 class Unused(NamedTuple):
@@ -68,13 +82,15 @@ class Unused(NamedTuple):
     advice: str
 
 
-def why_unused() -> Unused | None:
-    """Return why the library cannot be used; None if it can. Compiles it if necessary."""
+def why_unused(dtype: torch.dtype) -> Unused | None:
+    """Return why there is no library for tensors of this type; None if there is. Compiles it if necessary."""
     if os.environ.get(KERNELS_VARIABLE) == "torch":
         return Unused(f"{KERNELS_VARIABLE}=torch", "unset it")
-    if not _processor_has_it():
-        return Unused("this processor or system has no AVX512-BF16", "")
-    if library() is not None:
+    if dtype not in VARIANTS:
+        return Unused(f"they compute no {dtype}", "")
+    if not _processor_has(dtype):
+        return Unused(f"this processor or system has no {VARIANTS[dtype].name}", "")
+    if library(dtype) is not None:
         return None
     if _compiler() is None:
         return Unused("no C++ compiler was found", "install g++, as by `apt-get install g++`")
@@ -93,17 +109,18 @@ class Kernel:
             types: those of its arguments, ctypes'.
         """
         self._name, self._types = name, types
-        self._function: Any = None
+        self._functions: dict[torch.dtype, Any] = {}
 
-    def __call__(self, *arguments: Any) -> None:
-        """Call the function without the interpreter lock."""
-        if self._function is None:
-            lib = library()
+    def __call__(self, dtype: torch.dtype, *arguments: Any) -> None:
+        """Call the function for tensors of type `dtype`, without the interpreter lock."""
+        function = self._functions.get(dtype)
+        if function is None:
+            lib = library(dtype)
             if lib is None:
-                raise RuntimeError(f"{self._name} is not compiled here")
-            self._function = getattr(lib, self._name)
-            self._function.argtypes, self._function.restype = self._types, None
-        self._function(*arguments)
+                raise RuntimeError(f"{self._name} is not compiled here for {dtype}")
+            function = self._functions[dtype] = getattr(lib, self._name)
+            function.argtypes, function.restype = self._types, None
+        function(*arguments)
 
 
 def dense(tensor_HTD: Tensor) -> Tensor:
@@ -112,11 +129,13 @@ def dense(tensor_HTD: Tensor) -> Tensor:
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """Return the compiled library; None if it is not available."""
-    if os.environ.get(KERNELS_VARIABLE) == "torch" or not _processor_has_it():
+def library(dtype: torch.dtype) -> ctypes.CDLL | None:
+    """Return the compiled library for tensors of this type; None if it is not available."""
+    if os.environ.get(KERNELS_VARIABLE) == "torch" or not _processor_has(dtype):
         return None
-    file = next((path for path in (_HERE / _file_name(), _cached()) if path.exists()), None)
+    file = next(
+        (folder / file_name(dtype) for folder in (_HERE, _cache()) if (folder / file_name(dtype)).exists()), None
+    )
     try:
         if file is None:
             compiler = _compiler()
@@ -124,19 +143,23 @@ def library() -> ctypes.CDLL | None:
                 logger.info("no C++ compiler was found (g++): attention runs through torch, which is slower")
                 return None
             logger.info("compiling for this processor, once (a few seconds)")
-            file = _cached()
-            make_private_folder(file.parent)
-            compile_library(compiler, file)
+            make_private_folder(_cache())
+            file = compile_library(compiler, dtype, _cache())
         return ctypes.CDLL(str(file))
     except OSError as error:
         logger.warning("the C++ attention cannot be used, torch's takes its place: %s", error)
         return None
 
 
-def _processor_has_it() -> bool:
+def _processor_has(dtype: torch.dtype) -> bool:
     on_linux = sys.platform == "linux" and platform.machine() == "x86_64"
     threads = torch.backends.openmp.is_available()  # type: ignore[no-untyped-call]  # torch
-    return on_linux and bool(threads) and bool(torch.cpu._is_avx512_bf16_supported())
+    if not on_linux or not threads or dtype not in VARIANTS:
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.cpu._is_avx512_bf16_supported())
+    # Both include FMA. ATEN_CPU_CAPABILITY may lower it.
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def _compiler() -> str | None:
@@ -145,28 +168,30 @@ def _compiler() -> str | None:
     return shutil.which(wanted if "g++" in wanted and "clang" not in wanted else "g++")
 
 
-def _file_name() -> str:
+def file_name(dtype: torch.dtype) -> str:
     """Return the library's name, which contains a hash of sources and flags."""
-    digest = hashlib.sha256(repr(_FLAGS).encode())
-    for name in (*_SOURCES, *_HEADERS):
-        digest.update((_HERE / name).read_bytes())
-    return f"kernels-{digest.hexdigest()[:16]}.so"
+    variant = VARIANTS[dtype]
+    digest = hashlib.sha256(repr((_FLAGS, variant)).encode())
+    for path in sorted(path for path in _HERE.iterdir() if path.suffix in (".cpp", ".h")):
+        digest.update(path.read_bytes())
+    return f"kernels-{variant.name.lower()}-{digest.hexdigest()[:16]}.so"
 
 
-def _cached() -> Path:
-    return cache_dir() / "kernels" / _file_name()
+def _cache() -> Path:
+    return cache_dir() / "kernels"
 
 
-def compile_library(compiler: str, target: Path) -> None:
-    """Compile the library to a file, which appears only when it is complete.
+def compile_library(compiler: str, dtype: torch.dtype, folder: Path) -> Path:
+    """Compile the library for tensors of this type into a folder, where it appears only when it is complete.
 
     Raises:
         OSError: it cannot be compiled or written.
     """
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+    target = folder / file_name(dtype)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
         objects = [str(Path(scratch) / f"{name}.o") for name in _SOURCES]
         commands = [
-            [compiler, *_FLAGS, "-c", str(_HERE / name), "-o", made]
+            [compiler, *_FLAGS, *VARIANTS[dtype].flags, "-c", str(_HERE / name), "-o", made]
             for name, made in zip(_SOURCES, objects, strict=True)
         ]
         # Linked without OpenMP's library: its symbols are resolved from the one that torch has loaded.
@@ -176,3 +201,4 @@ def compile_library(compiler: str, target: Path) -> None:
             if done.returncode:
                 raise OSError(f"{compiler} failed: {done.stderr.strip()[-500:]}")
         os.replace(made, target)
+    return target

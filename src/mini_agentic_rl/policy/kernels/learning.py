@@ -49,7 +49,7 @@ def rotated(x_HTD: Tensor, cosines_TD: Tensor, sines_TD: Tensor) -> Tensor:
 
 def _norm(x_TM: Tensor, weight_M: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     y_TM, scales_T = torch.empty_like(x_TM), torch.empty(x_TM.shape[0])
-    _NORM(x_TM.data_ptr(), weight_M.data_ptr(), *x_TM.shape, epsilon, y_TM.data_ptr(), scales_T.data_ptr())
+    _NORM(x_TM.dtype, x_TM.data_ptr(), weight_M.data_ptr(), *x_TM.shape, epsilon, y_TM.data_ptr(), scales_T.data_ptr())
     return y_TM, scales_T
 
 
@@ -66,14 +66,14 @@ class _RMSNorm(torch.autograd.Function):
         x_TM, weight_M, scales_T = ctx.saved_tensors
         grad_TM, of_x_TM = grad.reshape(x_TM.shape).contiguous(), torch.empty_like(x_TM)
         addresses = (tensor.data_ptr() for tensor in (x_TM, weight_M, scales_T, grad_TM))
-        _NORM_BACKWARD(*addresses, *x_TM.shape, of_x_TM.data_ptr())
+        _NORM_BACKWARD(x_TM.dtype, *addresses, *x_TM.shape, of_x_TM.data_ptr())
         return of_x_TM.view(grad.shape), None, None
 
 
 def _silu(gate_TI: Tensor, up_TI: Tensor) -> Tensor:
     out_TI = gate_TI.new_empty(gate_TI.shape)
     rows = (gate_TI.stride(0), up_TI.stride(0))
-    _SILU(gate_TI.data_ptr(), up_TI.data_ptr(), *rows, *gate_TI.shape, out_TI.data_ptr())
+    _SILU(gate_TI.dtype, gate_TI.data_ptr(), up_TI.data_ptr(), *rows, *gate_TI.shape, out_TI.data_ptr())
     return out_TI
 
 
@@ -90,6 +90,7 @@ class _SiLUProduct(torch.autograd.Function):
         grad_TI = grad.reshape(gate_TI.shape).contiguous()
         of_gate_TI, of_up_TI = torch.empty_like(grad_TI), torch.empty_like(grad_TI)
         _SILU_BACKWARD(
+            gate_TI.dtype,
             *(gate_TI.data_ptr(), up_TI.data_ptr(), gate_TI.stride(0), up_TI.stride(0)),
             *(grad_TI.data_ptr(), *gate_TI.shape, of_gate_TI.data_ptr(), of_up_TI.data_ptr()),
         )
@@ -112,6 +113,7 @@ def _rotate(x_HTD: Tensor, cosines_TD: Tensor, sines_TD: Tensor, *, back: bool) 
     heads, tokens, size = x_HTD.shape
     out_THD = x_HTD.new_empty(tokens, heads, size)
     _ROTATE(
+        x_HTD.dtype,
         *(x_HTD.data_ptr(), x_HTD.stride(0), x_HTD.stride(1), cosines_TD.data_ptr(), sines_TD.data_ptr()),
         *(tokens, heads, size, back, out_THD.data_ptr()),
     )
@@ -144,7 +146,8 @@ def can_adapt(x: Tensor, a_RK: Tensor, b_NR: Tensor) -> bool:
     """Return True if an adapter B A beside a layer with input `x` is computed here."""
     fits = a_RK.shape[1] % _SIZES == 0 and b_NR.shape[0] % _SIZES == 0
     wide = all(matrix.dtype == torch.float32 and matrix.is_contiguous() for matrix in (a_RK, b_NR))
-    return fits and wide and usable(x.dtype, x.device)
+    # In float32 torch rounds nothing, and is as fast.
+    return fits and wide and x.dtype == torch.bfloat16 and usable(x.dtype, x.device)
 
 
 def add_adapted(x_TK: Tensor, a_RK: Tensor, b_NR: Tensor, scale: float, y_TN: Tensor) -> Tensor:
@@ -155,7 +158,7 @@ def add_adapted(x_TK: Tensor, a_RK: Tensor, b_NR: Tensor, scale: float, y_TN: Te
     """
     low_TR = x_TK.new_empty(len(x_TK), -(-len(a_RK) // _RANKS) * _RANKS)
     adapter = _Adapter(a_RK.data_ptr(), b_NR.data_ptr(), *a_RK.shape, len(b_NR), scale)
-    _ADAPT(byref(adapter), x_TK.data_ptr(), len(x_TK), low_TR.data_ptr(), y_TN.data_ptr())
+    _ADAPT(x_TK.dtype, byref(adapter), x_TK.data_ptr(), len(x_TK), low_TR.data_ptr(), y_TN.data_ptr())
     return low_TR
 
 
@@ -171,6 +174,7 @@ def adapted_gradients(
     grad_a_RK, grad_b_RN = torch.empty(filled, inputs), torch.empty(filled, outputs)
     adapter = _Adapter(a_RK.data_ptr(), b_NR.data_ptr(), rank, inputs, outputs, scale)
     _ADAPT_BACK(
+        x_TK.dtype,
         *(byref(adapter), x_TK.data_ptr(), low_TR.data_ptr(), grad_TN.data_ptr(), len(x_TK)),
         *(None if grad_TK is None else grad_TK.data_ptr(), grad_a_RK.data_ptr(), grad_b_RN.data_ptr()),
     )
@@ -231,7 +235,7 @@ class _TreeAttention(torch.autograd.Function):
         inputs = tuple(dense(tensor) for tensor in (q_HTD, k_HTD, v_HTD, ck_HCD, cv_HCD))
         heads, tokens, size = q_HTD.shape
         out_THD = q_HTD.new_empty(tokens, heads, size)
-        _FORWARD(_arguments(inputs, reads, scale), out_THD.data_ptr())
+        _FORWARD(q_HTD.dtype, _arguments(inputs, reads, scale), out_THD.data_ptr())
         ctx.save_for_backward(*inputs)
         ctx.reads, ctx.scale = reads, scale
         return out_THD
@@ -248,6 +252,7 @@ class _TreeAttention(torch.autograd.Function):
         of_q_THD = grad_HTD.new_empty(tokens, heads, size)
         of_k, of_v, of_ck, of_cv = (grad_HTD.new_empty(kv_heads, n, size) for n in (tokens, tokens, context, context))
         _BACKWARD(
+            grad_HTD.dtype,
             *(_arguments(inputs, ctx.reads, ctx.scale), Strided.of(grad_HTD), work.data_ptr(), threads),
             *(tensor.data_ptr() for tensor in (of_q_THD, of_k, of_v, of_ck, of_cv)),
         )
@@ -313,5 +318,5 @@ class HeadSums:
             *(logits_RV.data_ptr(), logits_RV.stride(0), rows, columns, first_token, scale_R.data_ptr()),
             *(tensor.data_ptr() for tensor in (*sums, shrink_R, join_R, joining_R)),
         )
-        _ADD_TILE(ctypes.byref(tile))
+        _ADD_TILE(logits_RV.dtype, ctypes.byref(tile))
         return shrink_R, join_R, joining_R

@@ -16,7 +16,7 @@ struct Item {
 
 struct Paged {
     Strided q, k, v;       // of the packed rows
-    bf16 *keys, *values;   // the cache
+    number *keys, *values;  // the cache
     int64_t slot_width;
     const int64_t *new_slots, *sources;  // where new keys go, and the row that each is taken from; null is their order
     int64_t new_count;
@@ -28,12 +28,12 @@ struct Paged {
 };
 
 // Put the keys and values of new tokens into their slots.
-void write_slot(const Paged& in, int64_t number) {
-    const int64_t size = in.heads.size, row = in.sources ? in.sources[number] : number;
+void write_slot(const Paged& in, int64_t index) {
+    const int64_t size = in.heads.size, row = in.sources ? in.sources[index] : index;
     for (int64_t head = 0; head < in.heads.key; ++head) {
-        const int64_t to = in.new_slots[number] * in.slot_width + head * size;
-        std::memcpy(in.keys + to, in.k.at(head, row), size * sizeof(bf16));
-        std::memcpy(in.values + to, in.v.at(head, row), size * sizeof(bf16));
+        const int64_t to = in.new_slots[index] * in.slot_width + head * size;
+        std::memcpy(in.keys + to, in.k.at(head, row), size * sizeof(number));
+        std::memcpy(in.values + to, in.v.at(head, row), size * sizeof(number));
     }
 }
 
@@ -41,10 +41,10 @@ void write_slot(const Paged& in, int64_t number) {
 void attend_item(const Paged& in, const Item& item, int64_t head) {
     const int64_t groups = in.heads.groups(), size = in.heads.size;
     const int64_t rows = (item.last_row - item.first_row) * groups;
-    bf16* q = scratch<bf16>(0, rows * size);
+    number* q = scratch<number>(0, rows * size);
     for (int64_t r = 0; r < rows; ++r)
         std::memcpy(q + r * size, in.q.at(head * groups + r % groups, item.first_row + r / groups),
-                    size * sizeof(bf16));
+                    size * sizeof(number));
     // Parts are stored row by row, and within a row head by head, as the rows of q are.
     const auto part = [&](int64_t r) {
         return (item.first_part + r / groups) * in.heads.query + head * groups + r % groups;
@@ -54,10 +54,10 @@ void attend_item(const Paged& in, const Item& item, int64_t head) {
         in.sums[part(r)] = 0;
         std::memset(in.outs + part(r) * size, 0, size * sizeof(float));
     }
-    pair* keys = scratch<pair>(1, KEYS * size / 2);
-    pair* values = scratch<pair>(2, KEYS * size / 2);
+    word* keys = scratch<word>(1, KEYS * size / PER_WORD);
+    word* values = scratch<word>(2, KEYS * size / PER_WORD);
     float* scores = scratch<float>(3, ROWS * KEYS);
-    bf16* weights = scratch<bf16>(4, ROWS * KEYS);
+    number* weights = scratch<number>(4, ROWS * KEYS);
     float* fresh = scratch<float>(5, ROWS * size);
     for (int64_t start = 0; start < item.keys; start += KEYS) {
         const int64_t n = std::min(KEYS, item.keys - start), ld = rounded(n, LANES);
@@ -69,7 +69,7 @@ void attend_item(const Paged& in, const Item& item, int64_t head) {
         pack_rows(in.values, at, n, size, values);
         for (int64_t first = 0; first < rows; first += ROWS) {
             const int64_t some = std::min(ROWS, rows - first);
-            product(some, ld, size / 2, q + first * size, size, keys, ld, scores, ld, false);
+            product(some, ld, size / PER_WORD, q + first * size, size, keys, ld, scores, ld, false);
             for (int64_t r = 0; r < some; ++r) {
                 const int64_t p = part(first + r), end = in.lengths[item.first_row + (first + r) / groups];
                 // Positions that this row sees, counted from the first key here.
@@ -88,7 +88,7 @@ void attend_item(const Paged& in, const Item& item, int64_t head) {
                 scale_row(in.outs + p * size, size, shrink);
             }
             round_rows(scores, ld, some, ld, weights, nullptr);
-            product(some, size, (n + 1) / 2, weights, ld, values, size, fresh, size, false);
+            product(some, size, depth_of(n), weights, ld, values, size, fresh, size, false);
             for (int64_t r = 0; r < some; ++r) {
                 float* out = in.outs + part(first + r) * size;
                 for (int64_t d = 0; d < size; ++d) out[d] += fresh[r * size + d];
@@ -106,11 +106,11 @@ struct Reads {
 
 // Put new keys into the cache, and give the attention [tokens, heads, size] of each row, by all threads of a team
 // together.
-void attend(const Paged& in, const Reads& reads, int64_t tokens, bf16* out) {
+void attend(const Paged& in, const Reads& reads, int64_t tokens, number* out) {
     const int64_t heads = in.heads.query, size = in.heads.size, jobs = reads.count * in.heads.key;
     // Before anything is read: a row sees itself, and rows of one pass may share blocks.
 #pragma omp for schedule(static)
-    for (int64_t number = 0; number < in.new_count; ++number) write_slot(in, number);
+    for (int64_t index = 0; index < in.new_count; ++index) write_slot(in, index);
 #pragma omp for schedule(dynamic, in.heads.key)
     for (int64_t job = 0; job < jobs; ++job) attend_item(in, reads.items[job / in.heads.key], job % in.heads.key);
 #pragma omp for schedule(static)
@@ -127,9 +127,8 @@ void attend(const Paged& in, const Reads& reads, int64_t tokens, bf16* out) {
                 for (int64_t d = 0; d < size; ++d) total[d] += in.outs[part * size + d] * weight;
             }
             scale_row(total, size, 1 / sum);
-            bf16* to = out + (row * heads + head) * size;
-            for (int64_t d = 0; d < size; d += LANES)
-                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + d), to_bf16(_mm512_load_ps(total + d)));
+            number* to = out + (row * heads + head) * size;
+            for (int64_t d = 0; d < size; d += LANES) store(to + d, load(total + d));
         }
 }
 

@@ -19,16 +19,16 @@ struct Group {
 };
 
 struct DecoderLayer {
-    const bf16* norm;
-    const bf16 *query_norm, *key_norm;  // of each head, or null
-    const bf16* later_norm;
+    const number* norm;
+    const number *query_norm, *key_norm;  // of each head, or null
+    const number* later_norm;
     Group attention, output, gates, down;  // queries, keys and values; gate and up
 };
 
 struct Decoder {
     const DecoderLayer* layers;
     int64_t count;
-    const bf16* last_norm;
+    const number* last_norm;
     int64_t width, inner;  // numbers of a state, and of what comes out of gate and up
     float epsilon;
     int64_t cache_layer;  // numbers of a layer of the cache
@@ -36,14 +36,15 @@ struct Decoder {
 
 // What a step computes with, shared by all threads.
 struct Buffers {
-    bf16 *states, *queries, *keys, *values, *attended, *gate, *up;
-    pair* low;
+    number *states, *queries, *keys, *values, *attended, *gate, *up;
+    word* low;
 
     Buffers(const Decoder& in, const Heads& heads, int64_t rows) {
         const int64_t of_queries = heads.query * heads.size, of_keys = heads.key * heads.size;
-        bf16* next = scratch<bf16>(6, rows * (in.width + 2 * of_queries + 2 * of_keys + 2 * in.inner));
+        number* next = scratch<number>(6, rows * (in.width + 2 * of_queries + 2 * of_keys + 2 * in.inner));
         for (auto [buffer, numbers] : {std::pair{&states, in.width}, {&queries, of_queries}, {&keys, of_keys},
-                                       {&values, of_keys}, {&attended, of_queries}, {&gate, in.inner}, {&up, in.inner}}) {
+                                       {&values, of_keys}, {&attended, of_queries}, {&gate, in.inner},
+                                       {&up, in.inner}}) {
             *buffer = next;
             next += rows * numbers;
         }
@@ -60,27 +61,27 @@ struct Buffers {
             layer.gates.layers[1].out = up;
             layer.down.layers[0].out = states;
         }
-        low = scratch<pair>(6, room);
+        low = scratch<word>(6, room);
     }
 };
 
-void multiply(const Group& group, const bf16* x, int64_t rows, pair* low) {
+void multiply(const Group& group, const number* x, int64_t rows, word* low) {
     multiply(x, group.inputs, rows, group.inputs, group.layers, group.count, low);
 }
 
 // Add to each row of x, and leave its norm where what was added lay.
-void add_and_norm(bf16* x, bf16* more, const bf16* weight, int64_t rows, int64_t size, float epsilon) {
+void add_and_norm(number* x, number* more, const number* weight, int64_t rows, int64_t size, float epsilon) {
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; ++r) {
         for (int64_t d = r * size; d < (r + 1) * size; d += LANES)
-            store(x + d, _mm512_add_ps(load(x + d), load(more + d)));
+            store(x + d, load(x + d) + load(more + d));
         norm_row(x + r * size, weight, size, epsilon, more + r * size);
     }
 }
 
-void rotate_heads(bf16* x, const bf16* norm, int64_t heads, int64_t size, float epsilon, const bf16* cosines,
-                  const bf16* sines) {
-    for (bf16* head = x; head < x + heads * size; head += size) {
+void rotate_heads(number* x, const number* norm, int64_t heads, int64_t size, float epsilon, const number* cosines,
+                  const number* sines) {
+    for (number* head = x; head < x + heads * size; head += size) {
         if (norm) norm_row(head, norm, size, epsilon, head);
         rotate_head(head, cosines, sines, size, head);
     }
@@ -90,23 +91,23 @@ void rotate_heads(bf16* x, const bf16* norm, int64_t heads, int64_t size, float 
 
 extern "C" {
 
-void few_rows(const bf16* x, int64_t row, int64_t rows, int64_t inputs, const Linear* layers, int64_t count) {
-    pair* low = scratch<pair>(6, room_of_low(rows, layers, count));
+void few_rows(const number* x, int64_t row, int64_t rows, int64_t inputs, const Linear* layers, int64_t count) {
+    word* low = scratch<word>(6, room_of_low(rows, layers, count));
 #pragma omp parallel
     multiply(x, row, rows, inputs, layers, count, low);
 }
 
-void paged_attention(const Paged* in, const Reads* reads, int64_t tokens, bf16* out) {
+void paged_attention(const Paged* in, const Reads* reads, int64_t tokens, number* out) {
 #pragma omp parallel
     attend(*in, *reads, tokens, out);
 }
 
 // x is the embeddings [rows, width], which are overwritten; out gets the last states.
-void decoder_layers(const Decoder* in, const Paged* paged, const Reads* reads, const bf16* cosines, const bf16* sines,
-                    int64_t rows, bf16* x, bf16* out) {
+void decoder_layers(const Decoder* in, const Paged* paged, const Reads* reads, const number* cosines,
+                    const number* sines, int64_t rows, number* x, number* out) {
     const Heads heads = paged->heads;
     const Buffers b(*in, heads, rows);
-    const auto strided = [&](const bf16* data, int64_t count) {
+    const auto strided = [&](const number* data, int64_t count) {
         return Strided{data, heads.size, count * heads.size};
     };
 #pragma omp parallel
@@ -119,7 +120,7 @@ void decoder_layers(const Decoder* in, const Paged* paged, const Reads* reads, c
             multiply(layer.attention, b.states, rows, b.low);
 #pragma omp for schedule(static)
             for (int64_t r = 0; r < rows; ++r) {
-                const bf16 *c = cosines + r * heads.size, *s = sines + r * heads.size;
+                const number *c = cosines + r * heads.size, *s = sines + r * heads.size;
                 rotate_heads(b.queries + r * heads.query * heads.size, layer.query_norm, heads.query, heads.size,
                              in->epsilon, c, s);
                 rotate_heads(b.keys + r * heads.key * heads.size, layer.key_norm, heads.key, heads.size, in->epsilon, c,
@@ -139,11 +140,11 @@ void decoder_layers(const Decoder* in, const Paged* paged, const Reads* reads, c
             for (int64_t r = 0; r < rows; ++r)
                 silu_row(b.gate + r * in->inner, b.up + r * in->inner, in->inner, b.gate + r * in->inner);
             multiply(layer.down, b.gate, rows, b.low);
-            const bf16* next = i + 1 < in->count ? in->layers[i + 1].norm : in->last_norm;
+            const number* next = i + 1 < in->count ? in->layers[i + 1].norm : in->last_norm;
             add_and_norm(x, b.states, next, rows, in->width, in->epsilon);
         }
     }
-    std::memcpy(out, b.states, rows * in->width * sizeof(bf16));
+    std::memcpy(out, b.states, rows * in->width * sizeof(number));
 }
 
 }  // extern "C"

@@ -13,9 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from .compiled import Heads, Kernel, Strided, dense, library, usable
+from .compiled import Heads, Kernel, Strided, dense, usable
 
-_INPUTS, _OUTPUTS = 32, 4
+_INPUTS = 32
+_OUTPUTS = {torch.bfloat16: 4, torch.float32: 8}
 """Numbers of inputs and outputs are multiples of these."""
 
 
@@ -26,7 +27,7 @@ class LinearArguments(ctypes.Structure):
         ("weight", ctypes.c_void_p),
         ("outputs", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("bias", "a", "b")),
-        ("pairs", ctypes.c_int64),
+        ("ranks", ctypes.c_int64),
         ("out", ctypes.c_void_p),
     ]
 
@@ -48,35 +49,40 @@ class AdaptedLinear:
 class FewRows:
     """Layers that are given the same few rows. It reads the weights in place, and keeps the adapters' matrices.
 
-    oneDNN is as fast with hundreds of rows, but with the few of a decoding step it reaches half of what the processor
-    multiplies, and only from a copy of all weights in a layout of its own.
+    oneDNN is as fast with hundreds of rows, but with the few of a decoding step it reaches two thirds of what the
+    processor multiplies, and only from a copy of all weights in a layout of its own.
     """
 
     def __init__(self, layers: Sequence[AdaptedLinear]) -> None:
         self.sizes = tuple(len(layer.weight_NK) for layer in layers)
         """Numbers of outputs."""
         self.inputs = layers[0].weight_NK.shape[1]
+        self.dtype = layers[0].weight_NK.dtype
         self._layers = (LinearArguments * len(layers))()
         # Addresses keep no tensor alive.
         self._kept: list[Tensor] = []
         for place, layer in zip(self._layers, layers, strict=True):
             place.weight, place.outputs = self._address(layer.weight_NK), len(layer.weight_NK)
             if layer.bias_N is not None:
-                place.bias = self._address(layer.bias_N.to(torch.bfloat16))
+                place.bias = self._address(layer.bias_N.to(self.dtype))
             if layer.a_RK is not None and layer.b_NR is not None:
-                rank = len(layer.a_RK)
-                missing = -rank % _OUTPUTS
-                place.a = self._address(_padded(layer.a_RK, rows=missing))
-                b_NR = _padded(layer.b_NR, columns=missing)
-                b_pairs = b_NR.view(-1, _OUTPUTS, (rank + missing) // 2, 2).transpose(1, 2)
-                place.b, place.pairs = self._address(b_pairs), b_pairs.shape[1]
+                a_RK, b_NR = (matrix.detach().to(self.dtype, copy=True) for matrix in (layer.a_RK, layer.b_NR))
+                place.ranks = len(a_RK)
+                if self.dtype == torch.bfloat16:
+                    # Words of two ranks, in the order in which four outputs are computed.
+                    missing = -len(a_RK) % 4
+                    a_RK = torch.nn.functional.pad(a_RK, (0, 0, 0, missing))
+                    place.ranks = len(a_RK) // 2
+                    b_NR = torch.nn.functional.pad(b_NR, (0, missing)).view(-1, 4, place.ranks, 2).transpose(1, 2)
+                place.a, place.b = self._address(a_RK), self._address(b_NR)
 
     @staticmethod
     def takes(weight_NK: Tensor) -> bool:
         """Return True if a layer with this weight can be computed here."""
         outputs, inputs = weight_NK.shape
-        fits = outputs % _OUTPUTS == 0 and inputs % _INPUTS == 0 and weight_NK.is_contiguous()
-        return fits and usable(weight_NK.dtype, weight_NK.device)
+        if not usable(weight_NK.dtype, weight_NK.device) or not weight_NK.is_contiguous():
+            return False
+        return outputs % _OUTPUTS[weight_NK.dtype] == 0 and inputs % _INPUTS == 0
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return the outputs [..., N] of each layer for an input [..., K]."""
@@ -85,7 +91,10 @@ class FewRows:
         outputs = tuple(x.new_empty(*x.shape[:-1], size) for size in self.sizes)
         for place, y in zip(self._layers, outputs, strict=True):
             place.out = y.data_ptr()
-        _FEW_ROWS(x_TK.data_ptr(), x_TK.stride(0), len(x_TK), self.inputs, self._layers, len(self.sizes))
+        _FEW_ROWS(
+            *(self.dtype, x_TK.data_ptr(), x_TK.stride(0), len(x_TK), self.inputs),
+            *(self._layers, len(self.sizes)),
+        )
         return outputs
 
     def arguments(self) -> ctypes.Array[LinearArguments]:
@@ -95,10 +104,6 @@ class FewRows:
     def _address(self, tensor: Tensor) -> int:
         self._kept.append(tensor.detach().contiguous())
         return self._kept[-1].data_ptr()
-
-
-def _padded(tensor: Tensor, *, rows: int = 0, columns: int = 0) -> Tensor:
-    return torch.nn.functional.pad(tensor.detach(), (0, columns, 0, rows)).to(torch.bfloat16)
 
 
 _CHUNK_ROWS = 64
@@ -257,7 +262,7 @@ def paged_attention(
     out_THD = q_HTD.new_empty(tokens, heads, size)
     arguments, of_all = reads.of_layer(cache_CW, Heads(heads, k_HTD.shape[0], size), scale, window, softcap)
     arguments.q, arguments.k, arguments.v = Strided.of(q_HTD), Strided.of(k_HTD), Strided.of(v_HTD)
-    _PAGED(arguments, of_all, tokens, out_THD.data_ptr())
+    _PAGED(q_HTD.dtype, arguments, of_all, tokens, out_THD.data_ptr())
     return out_THD
 
 
@@ -345,7 +350,7 @@ class DecoderLayers:
         paged, of_all = reads.of_layer((keys_LCW[0], values_LCW[0]), Heads(*heads), scale)
         out_TM = x_TM.new_empty(x_TM.shape)
         _DECODER_LAYERS(
-            *(self._arguments, paged, of_all, angles_TD[0].data_ptr(), angles_TD[1].data_ptr()),
+            *(x_TM.dtype, self._arguments, paged, of_all, angles_TD[0].data_ptr(), angles_TD[1].data_ptr()),
             *(len(x_TM), x_TM.data_ptr(), out_TM.data_ptr()),
         )
         return out_TM
@@ -368,7 +373,6 @@ class _Drawing(ctypes.Structure):
     _fields_ = [
         ("logits", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("row", "vocabulary")),
-        ("wide", ctypes.c_bool),
         *((name, ctypes.c_void_p) for name in ("rows", "temperatures", "greedy", "uniforms", "masks", "allowed")),
         ("words", ctypes.c_int64),
     ]
@@ -379,8 +383,7 @@ _DRAW = Kernel("draw_tokens", ctypes.POINTER(_Drawing), ctypes.c_int64, ctypes.c
 
 def can_draw(logits_BV: Tensor) -> bool:
     """Return True if `draw_tokens` takes these logits, or a tensor of their kind, here."""
-    taken = logits_BV.dtype in (torch.bfloat16, torch.float32)
-    return taken and logits_BV.device.type == "cpu" and library() is not None
+    return usable(logits_BV.dtype, logits_BV.device)
 
 
 def draw_tokens(
@@ -419,9 +422,9 @@ def draw_tokens(
     )
     tokens, logprobs = torch.empty(len(rows), dtype=torch.long), torch.empty(len(rows), dtype=torch.float64)
     drawing = _Drawing(
-        *(logits_BV.data_ptr(), logits_BV.stride(0), vocabulary, logits_BV.dtype == torch.float32),
+        *(logits_BV.data_ptr(), logits_BV.stride(0), vocabulary),
         *(tensor.data_ptr() for tensor in inputs),
         *(words_AW.ctypes.data, words_AW.shape[1]),
     )
-    _DRAW(ctypes.byref(drawing), len(rows), tokens.data_ptr(), logprobs.data_ptr())
+    _DRAW(logits_BV.dtype, ctypes.byref(drawing), len(rows), tokens.data_ptr(), logprobs.data_ptr())
     return tokens.tolist(), logprobs.tolist()

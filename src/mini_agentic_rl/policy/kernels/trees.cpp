@@ -30,26 +30,24 @@ struct BlockRows {
     int64_t token(int64_t r) const { return block.first_row + r % tokens; }
     int64_t query_head(int64_t r) const { return head * in.heads.groups() + r / tokens; }
 
-    void copy(const Strided& x, int64_t first, int64_t some, bf16* out) const {
+    void copy(const Strided& x, int64_t first, int64_t some, number* out) const {
         for (int64_t r = 0; r < some; ++r)
             std::memcpy(out + r * in.heads.size, x.at(query_head(first + r), token(first + r)),
-                        in.heads.size * sizeof(bf16));
+                        in.heads.size * sizeof(number));
     }
 
     // Weights of some rows over all keys of the block, normalised, in place of their scores.
-    void weigh(const bf16* q, const pair* keys, int64_t ld, int64_t first, int64_t some, float* scores) const {
-        product(some, ld, in.heads.size / 2, q, in.heads.size, keys, ld, scores, ld, false);
+    void weigh(const number* q, const word* keys, int64_t ld, int64_t first, int64_t some, float* scores) const {
+        product(some, ld, in.heads.size / PER_WORD, q, in.heads.size, keys, ld, scores, ld, false);
         const int64_t n = block.keys();
         for (int64_t r = 0; r < some; ++r) {
             const int64_t row = token(first + r);
             const int64_t own = block.first_own - block.context;  // from a key's place to its token
-            const auto seen = [&](int64_t j) -> __mmask16 {
-                const __mmask16 of_context = between(j, 0, block.context);
-                if (of_context == 0xffff) return of_context;
-                const __mmask16 before = between(j, block.context, std::min(n, row + 1 - own));
-                const __m512i end = _mm512_maskz_loadu_epi32(before, in.end + own + j);
-                const __m512i here = _mm512_set1_epi32(static_cast<int>(row));
-                return of_context | _mm512_mask_cmpgt_epi32_mask(before, end, here);
+            const auto seen = [&](int64_t j) -> mask {
+                const mask of_context = between(j, 0, block.context);
+                if (of_context == ALL) return of_context;
+                const mask before = between(j, block.context, std::min(n, row + 1 - own));
+                return of_context | greater(in.end + own + j, static_cast<int>(row), before);
             };
             float* s = scores + r * ld;
             const float top = finish_scores(s, ld, in.scale, 0, seen);
@@ -69,27 +67,26 @@ void pack_seen(const Strided& context, const Strided& own, const Block& block, i
     pack(context.data, at);
 }
 
-void forward_block(const Trees& in, const Block& block, int64_t head, bf16* out) {
+void forward_block(const Trees& in, const Block& block, int64_t head, number* out) {
     const int64_t size = in.heads.size, n = block.keys(), ld = rounded(n, LANES);
     const BlockRows rows{in, block, head, block.last_row - block.first_row};
-    pair* keys = scratch<pair>(1, size / 2 * ld);
-    pair* values = scratch<pair>(2, (n + 1) / 2 * size);
-    pack_seen(in.ck, in.k, block, head, [&](const bf16* x, auto at) { pack_transposed(x, at, n, size, keys, ld); });
-    pack_seen(in.cv, in.v, block, head, [&](const bf16* x, auto at) { pack_rows(x, at, n, size, values); });
-    bf16* q = scratch<bf16>(0, ROWS * size);
+    word* keys = scratch<word>(1, size / PER_WORD * ld);
+    word* values = scratch<word>(2, depth_of(n) * size);
+    pack_seen(in.ck, in.k, block, head, [&](const number* x, auto at) { pack_transposed(x, at, n, size, keys, ld); });
+    pack_seen(in.cv, in.v, block, head, [&](const number* x, auto at) { pack_rows(x, at, n, size, values); });
+    number* q = scratch<number>(0, ROWS * size);
     float* scores = scratch<float>(3, ROWS * ld);
-    bf16* weights = scratch<bf16>(4, ROWS * ld);
+    number* weights = scratch<number>(4, ROWS * ld);
     float* sums = scratch<float>(5, ROWS * size);
     for (int64_t first = 0; first < rows.count(); first += ROWS) {
         const int64_t some = std::min(ROWS, rows.count() - first);
         rows.copy(in.q, first, some, q);
         rows.weigh(q, keys, ld, first, some, scores);
         round_rows(scores, ld, some, ld, weights, nullptr);
-        product(some, size, (n + 1) / 2, weights, ld, values, size, sums, size, false);
+        product(some, size, depth_of(n), weights, ld, values, size, sums, size, false);
         for (int64_t r = 0; r < some; ++r) {
-            bf16* to = out + (rows.token(first + r) * in.heads.query + rows.query_head(first + r)) * size;
-            for (int64_t d = 0; d < size; d += LANES)
-                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + d), to_bf16(_mm512_loadu_ps(sums + r * size + d)));
+            number* to = out + (rows.token(first + r) * in.heads.query + rows.query_head(first + r)) * size;
+            for (int64_t d = 0; d < size; d += LANES) store(to + d, load(sums + r * size + d));
         }
     }
 }
@@ -99,62 +96,58 @@ struct Gathered {
     float *keys, *values;
 };
 
-void backward_block(const Trees& in, const Block& block, int64_t head, const Strided& grad, bf16* grad_q,
+void backward_block(const Trees& in, const Block& block, int64_t head, const Strided& grad, number* grad_q,
                     const Gathered& gathered) {
-    const int64_t size = in.heads.size, n = block.keys(), ld = rounded(n, LANES), half = (n + 1) / 2;
+    const int64_t size = in.heads.size, n = block.keys(), ld = rounded(n, LANES), key_words = depth_of(n);
     const int64_t all = in.context + in.tokens;
     const BlockRows rows{in, block, head, block.last_row - block.first_row};
-    pair* keys = scratch<pair>(1, size / 2 * ld);
-    pair* values = scratch<pair>(2, size / 2 * ld);
-    pair* key_rows = scratch<pair>(6, half * size);
-    pack_seen(in.ck, in.k, block, head, [&](const bf16* x, auto at) {
+    word* keys = scratch<word>(1, size / PER_WORD * ld);
+    word* values = scratch<word>(2, size / PER_WORD * ld);
+    word* key_rows = scratch<word>(6, key_words * size);
+    pack_seen(in.ck, in.k, block, head, [&](const number* x, auto at) {
         pack_transposed(x, at, n, size, keys, ld);
         pack_rows(x, at, n, size, key_rows);
     });
-    pack_seen(in.cv, in.v, block, head, [&](const bf16* x, auto at) { pack_transposed(x, at, n, size, values, ld); });
-    bf16* q = scratch<bf16>(0, ROWS * size);
-    bf16* g = scratch<bf16>(7, ROWS * size);
-    bf16* transposed = scratch<bf16>(8, size * ROWS);
+    pack_seen(in.cv, in.v, block, head, [&](const number* x, auto at) { pack_transposed(x, at, n, size, values, ld); });
+    number* q = scratch<number>(0, ROWS * size);
+    number* g = scratch<number>(7, ROWS * size);
+    number* transposed = scratch<number>(8, size * ROWS);
     float* weights = scratch<float>(3, ROWS * ld);
     float* of_weights = scratch<float>(9, ROWS * ld);
-    bf16* rounded_scores = scratch<bf16>(4, ROWS * ld);
-    pair* as_b = scratch<pair>(10, ROWS / 2 * ld);
+    number* rounded_scores = scratch<number>(4, ROWS * ld);
+    word* as_b = scratch<word>(10, ROWS / PER_WORD * ld);
     float* sums = scratch<float>(5, ROWS * size);
     float* of_keys = scratch<float>(11, 2 * size * ld);
     float* of_values = of_keys + size * ld;
     for (int64_t first = 0; first < rows.count(); first += ROWS) {
-        const int64_t some = std::min(ROWS, rows.count() - first), pairs = (some + 1) / 2;
+        const int64_t some = std::min(ROWS, rows.count() - first), some_words = depth_of(some);
         rows.copy(in.q, first, some, q);
         rows.copy(grad, first, some, g);
         rows.weigh(q, keys, ld, first, some, weights);
-        product(some, ld, size / 2, g, size, values, ld, of_weights, ld, false);
+        product(some, ld, size / PER_WORD, g, size, values, ld, of_weights, ld, false);
         const auto row_of = [size](int64_t r) { return r * size; };
         round_rows(weights, ld, some, ld, nullptr, as_b);
         transpose(g, row_of, some, size, transposed, ROWS);
-        product(size, ld, pairs, transposed, ROWS, as_b, ld, of_values, ld, first > 0);
+        product(size, ld, some_words, transposed, ROWS, as_b, ld, of_values, ld, first > 0);
         // Of the scores: a weight times what its own gradient has above the row's mean. In float32, because where a
         // weight is near 1 that difference is lost in 16 bits.
         for (int64_t r = 0; r < some; ++r) {
             const float* w = weights + r * ld;
             float* s = of_weights + r * ld;
-            __m512 sum = _mm512_setzero_ps();
-            for (int64_t j = 0; j < ld; j += LANES)
-                sum = _mm512_fmadd_ps(_mm512_loadu_ps(w + j), _mm512_loadu_ps(s + j), sum);
-            const __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum));
-            for (int64_t j = 0; j < ld; j += LANES)
-                _mm512_storeu_ps(s + j, _mm512_mul_ps(_mm512_loadu_ps(w + j),
-                                                      _mm512_sub_ps(_mm512_loadu_ps(s + j), mean)));
+            vec sum = set(0);
+            for (int64_t j = 0; j < ld; j += LANES) sum = fma(load(w + j), load(s + j), sum);
+            const vec mean = set(sum_of(sum));
+            for (int64_t j = 0; j < ld; j += LANES) store(s + j, load(w + j) * (load(s + j) - mean));
         }
         round_rows(of_weights, ld, some, ld, rounded_scores, as_b);
-        product(some, size, half, rounded_scores, ld, key_rows, size, sums, size, false);
+        product(some, size, key_words, rounded_scores, ld, key_rows, size, sums, size, false);
         for (int64_t r = 0; r < some; ++r) {
-            bf16* to = grad_q + (rows.token(first + r) * in.heads.query + rows.query_head(first + r)) * size;
+            number* to = grad_q + (rows.token(first + r) * in.heads.query + rows.query_head(first + r)) * size;
             scale_row(sums + r * size, size, in.scale);
-            for (int64_t d = 0; d < size; d += LANES)
-                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + d), to_bf16(_mm512_loadu_ps(sums + r * size + d)));
+            for (int64_t d = 0; d < size; d += LANES) store(to + d, load(sums + r * size + d));
         }
         transpose(q, row_of, some, size, transposed, ROWS);
-        product(size, ld, pairs, transposed, ROWS, as_b, ld, of_keys, ld, first > 0);
+        product(size, ld, some_words, transposed, ROWS, as_b, ld, of_keys, ld, first > 0);
     }
     for (int64_t d = 0; d < size; ++d) {
         const int64_t row = (head * size + d) * all, own = in.context + block.first_own;
@@ -167,19 +160,19 @@ void backward_block(const Trees& in, const Block& block, int64_t head, const Str
     }
 }
 
-// Add up what the threads have gathered for 16 places of a head, and turn it back: out holds a row of `size` for each.
-void add_up(const float* work, int64_t threads, int64_t apart, int64_t size, int64_t all, int64_t places, bf16* out) {
-    const __mmask16 here = between(0, 0, places);
+// Add up what the threads have gathered for LANES places of a head, and turn it back: out holds a row of `size` for
+// each.
+void add_up(const float* work, int64_t threads, int64_t apart, int64_t size, int64_t all, int64_t places, number* out) {
+    const mask here = between(0, 0, places);
     for (int64_t d = 0; d < size; d += LANES) {
-        __m512i r[LANES];
+        words r[LANES];
         for (int lane = 0; lane < LANES; ++lane) {
-            __m512 sum = _mm512_setzero_ps();
-            for (int64_t t = 0; t < threads; ++t)
-                sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(here, work + t * apart + (d + lane) * all));
-            r[lane] = _mm512_castps_si512(sum);
+            vec sum = set(0);
+            for (int64_t t = 0; t < threads; ++t) sum = sum + load_some(work + t * apart + (d + lane) * all, here);
+            r[lane] = as_words(sum);
         }
         turn(r);
-        for (int64_t place = 0; place < places; ++place) store(out + place * size + d, _mm512_castsi512_ps(r[place]));
+        for (int64_t place = 0; place < places; ++place) store(out + place * size + d, as_vec(r[place]));
     }
 }
 
@@ -187,7 +180,7 @@ void add_up(const float* work, int64_t threads, int64_t apart, int64_t size, int
 
 extern "C" {
 
-void tree_forward(const Trees* in, bf16* out) {
+void tree_forward(const Trees* in, number* out) {
     const int64_t jobs = in->count * in->heads.key;
 #pragma omp parallel for schedule(dynamic, 1)
     for (int64_t job = 0; job < jobs; ++job)
@@ -196,8 +189,8 @@ void tree_forward(const Trees* in, bf16* out) {
 
 // `work` holds 2 x threads x key heads x size x (context + tokens) zeros. Gradients of keys and values are dense:
 // [key heads, tokens, size] of the chunk's own, [key heads, context, size] of the context's.
-void tree_backward(const Trees* in, const Strided* grad, float* work, int64_t threads, bf16* grad_q, bf16* grad_k,
-                   bf16* grad_v, bf16* grad_ck, bf16* grad_cv) {
+void tree_backward(const Trees* in, const Strided* grad, float* work, int64_t threads, number* grad_q, number* grad_k,
+                   number* grad_v, number* grad_ck, number* grad_cv) {
     const int64_t key = in->heads.key, size = in->heads.size, all = in->context + in->tokens;
     const int64_t jobs = in->count * key, one = key * size * all;
 #pragma omp parallel num_threads(static_cast<int>(threads))
@@ -208,7 +201,7 @@ void tree_backward(const Trees* in, const Strided* grad, float* work, int64_t th
 #pragma omp for schedule(static, 1)
         for (int64_t job = 0; job < jobs; ++job)
             backward_block(*in, in->blocks[job / key], job % key, *grad, grad_q, gathered);
-        // Runs of 16 places of the context, and of the chunk's own.
+        // Runs of LANES places of the context, and of the chunk's own.
         const int64_t runs = (in->context + LANES - 1) / LANES, of_head = runs + (in->tokens + LANES - 1) / LANES;
 #pragma omp for schedule(static)
         for (int64_t job = 0; job < key * of_head; ++job) {
