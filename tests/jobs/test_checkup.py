@@ -93,7 +93,7 @@ def test_a_measured_speed_is_kept_for_the_plan(monkeypatch, tmp_path):
 
 
 def test_the_speed_test_samples_and_learns():
-    speed = measure_speed(0.05, shape=SMALL)
+    speed = measure_speed(0.5, shape=SMALL)
     assert speed.sampled > 0
     assert speed.learned > 0
 
