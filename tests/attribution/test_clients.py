@@ -108,15 +108,15 @@ async def test_calls_of_an_async_client_go_to_their_own_attempts(rollouts, quest
 async def test_a_call_that_the_sdk_tries_again_is_named_again(rollouts, questions, monkeypatch) -> None:
     client = openai.OpenAI(base_url=rollouts.server.endpoint, api_key="none")
     service = rollouts.server.service
-    prepare, failures = service.prepare, []
+    begin, failures = service.begin, []
 
     async def fails_first(*args: Any) -> Any:
         if not failures:
             failures.append(args)
             raise HttpError("not yet")
-        return await prepare(*args)
+        return await begin(*args)
 
-    monkeypatch.setattr(service, "prepare", fails_first)
+    monkeypatch.setattr(service, "begin", fails_first)
     found = await rollouts.run(
         Async(lambda text: asyncio.to_thread(client.chat.completions.create, **_body(text))), ["a"]
     )

@@ -1,4 +1,4 @@
-"""Import every module and every public name, list the commands, and run one that looks at this computer."""
+"""Import every module and every public name, show the help of every command, and run `doctor`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +29,7 @@ def _run(script: Path, *arguments: str, platform: str = "win32") -> subprocess.C
     )
 
 
-def test_every_public_name_is_imported_and_commands_are_listed() -> None:
+def test_every_public_name_is_imported_and_every_command_shows_its_help() -> None:
     done = _run(HERE / "names_and_commands.py")
     assert done.returncode == 0, done.stderr
 
@@ -40,3 +42,13 @@ def test_servers_processes_checkpoints_and_bounds_work(tmp_path: Path) -> None:
 def test_helpers_are_bounded_on_macos(tmp_path: Path) -> None:
     done = _run(HERE / "bounded_helpers.py", str(tmp_path), platform="darwin")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_killed_training_continues_from_its_checkpoint(tmp_path: Path) -> None:
+    letters = TESTS / "algorithm" / "letters.py"
+    assert _run(letters, str(tmp_path / "run"), "--die-after", "3").returncode == -signal.SIGKILL
+    done = _run(letters, str(tmp_path / "run"), "--resume")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 4
+    left = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.startswith(".")]
+    assert left == []

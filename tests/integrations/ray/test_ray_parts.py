@@ -12,7 +12,7 @@ import pytest
 
 from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.commands.options import read_settings
-from mini_agentic_rl.commands.train import _runners, _strategy
+from mini_agentic_rl.commands.train import _runners
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.execution import RayExecutionStrategy, RaySettings, ThreadingEvent
 from mini_agentic_rl.execution.client_server import Patience
@@ -80,21 +80,20 @@ def test_options_of_the_command_reach_the_strategy() -> None:
     given = {"strategy": "ray", "ray_address": "head:6379", "runner_cpus": 0.25, "runner_gpus": 1, "n_runners": 64}
     config = read_settings(TrainConfig, given)
     assert config.ray == RaySettings(address="head:6379", runner_cpus=0.25, runner_gpus=1)
-    assert _strategy(config, {}) == {"type": "ray", "settings": config.ray}
     assert _runners(config, {}) == 64
     assert TrainConfig(**config.flat()).ray == config.ray
 
 
 def test_runners_that_are_processes_of_this_computer_are_few(monkeypatch: Any) -> None:
     monkeypatch.delenv("AGL_SERVER_PORT", raising=False)
-    for given, components, strategy, runners in (
-        ({}, {}, None, 128),
-        ({"strategy": "cs"}, {}, "cs", 4),
-        ({"strategy": "cs", "n_runners": 9}, {}, "cs", 9),
-        ({}, {"strategy": "shm"}, "shm", 128),
+    for given, components, runners in (
+        ({}, {}, 128),
+        ({"strategy": "cs"}, {}, 4),
+        ({"strategy": "cs", "n_runners": 9}, {}, 9),
+        ({}, {"strategy": "shm"}, 128),
     ):
         config = TrainConfig(**given)
-        assert (_strategy(config, components), _runners(config, components)) == (strategy, runners)
+        assert _runners(config, components) == runners
 
 
 async def test_what_is_started_for_runners_elsewhere_listens_where_they_reach_it() -> None:

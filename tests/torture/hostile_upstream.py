@@ -1,0 +1,229 @@
+"""A server of others that sends whatever bytes it is told to, and 1,000 answers that no decent server gives."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import socketserver
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Answer = Callable[[], Iterator[bytes]]
+"""The bytes of an answer, from the status line on."""
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n"
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+
+
+class HostileUpstream:
+    """Serve, on a port of its own, the answer that the request's message asks for by its number."""
+
+    def __init__(self, answers: dict[int, Answer]) -> None:
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                length = 0
+                while line := self.rfile.readline().strip():
+                    name, _, value = line.partition(b":")
+                    if name.lower() == b"content-length":
+                        length = int(value)
+                asked = json.loads(self.rfile.read(length))
+                try:
+                    for part in answers[int(asked["messages"][-1]["content"])]():
+                        self.wfile.write(part)
+                except OSError:  # the proxy has had enough
+                    pass
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+            request_queue_size = 100
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self.url = f"http://user:hunter2@127.0.0.1:{self._server.server_address[1]}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def chunk(**delta: Any) -> dict[str, Any]:
+    return {"id": "c", "model": "m", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+
+
+def call(index: Any, **function: Any) -> dict[str, Any]:
+    return chunk(tool_calls=[{"index": index, "id": "call", "function": {"name": "f", "arguments": "{}", **function}}])
+
+
+def event(value: Any) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def repeated(head: bytes, part: bytes, times: int, tail: bytes = b"") -> Answer:
+    def sent() -> Iterator[bytes]:
+        yield head
+        block = part * max(1, 65_536 // len(part))
+        for _ in range(max(1, times * len(part) // len(block))):
+            yield block
+        yield tail
+
+    return sent
+
+
+def bomb(letter: bytes, size: int, head: bytes) -> Answer:
+    def sent() -> Iterator[bytes]:
+        stream = zlib.compressobj(9, wbits=31)
+        yield head
+        for _ in range(size // 2**20):
+            yield stream.compress(letter * 2**20)
+        yield stream.flush()
+
+    return sent
+
+
+def giants() -> list[tuple[str, bool, Answer]]:
+    """Give the answers that take memory or time: what they are, whether they stream, and their bytes."""
+    packed = b"Content-Encoding: gzip\r\n\r\n"
+    return [
+        ("a tool call of index 1,000,000,000", True, lambda: iter([STREAM + b"\r\n", event(call(1_000_000_000))])),
+        ("a choice of index 10**18", True, lambda: iter([STREAM + b"\r\n", event({"choices": [{"index": 10**18}]})])),
+        ("a million tool calls", True, repeated(STREAM + b"\r\n", event(chunk(tool_calls=[{}])), 1_000_000)),
+        ("a gzip bomb of 2 GiB", False, bomb(b" ", 2**31, WHOLE + packed)),
+        ("a gzip bomb of 2 GiB in a stream", True, bomb(b"\n", 2**31, STREAM + packed)),
+        ("a line without an end", True, repeated(STREAM + b"\r\ndata: ", b"x", 2**31)),
+        ("a whole answer without an end", False, repeated(WHOLE + b"\r\n", b" ", 2**31)),
+        ("a refusal without an end", False, repeated(b"HTTP/1.1 400 No\r\n\r\n", b"x", 2**31)),
+        ("comments without an end", True, repeated(STREAM + b"\r\n", b": ping\n\n", 2**28)),
+        ("text without an end", True, repeated(STREAM + b"\r\n", event(chunk(content="x" * 1000)), 2**22)),
+        ("arguments without an end", True, repeated(STREAM + b"\r\n", event(call(0, arguments="x" * 1000)), 2**22)),
+        ("small pieces", True, repeated(STREAM + b"\r\n", event(chunk(content="x")), 30_000, b"data: [DONE]\n\n")),
+        (
+            "thinking and text in turns",
+            True,
+            repeated(STREAM + b"\r\n", event(chunk(content="x")) + event(chunk(reasoning_content="x")), 50_000),
+        ),
+        ("ten million lists", False, repeated(WHOLE + b'\r\n{"choices": [', b"[],", 10_000_000, b"0]}")),
+        (
+            "a list 100,000 deep",
+            False,
+            lambda: iter([WHOLE + b'\r\n{"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}"]),
+        ),
+        (
+            "token ids without an end",
+            True,
+            repeated(STREAM + b"\r\n", event({"choices": [{"token_ids": list(range(1000)), "delta": {}}]}), 1_000_000),
+        ),
+        (
+            "fields without an end",
+            True,
+            lambda: iter([STREAM + b"\r\n", *(event(chunk(**{f"k{n}": [n] * 100})) for n in range(100_000))]),
+        ),
+        ("a number of a million digits", False, lambda: iter([WHOLE + b'\r\n{"id":' + b"9" * 1_000_000 + b"}"])),
+        ("headers without an end", False, repeated(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n", 2**24)),
+    ]
+
+
+_NOISE: list[Any] = [
+    None, True, False, 0, -1, 1.5, 10**400, -(2**70), 1e308, "", "x", "\ud800", "\x1b[2J", "x" * 5000, [], {}, [None],
+    [[]], {"a": {}}, [1, "2", None], {"index": -5}, "[DONE]", 2**31, ["tool_calls"],
+]  # fmt: skip
+
+
+def _mutated(draw: random.Random, value: Any, depth: int = 0) -> Any:
+    if draw.random() < 0.12:
+        return draw.choice(_NOISE)
+    if isinstance(value, dict):
+        kept = {name: _mutated(draw, one, depth + 1) for name, one in value.items() if draw.random() > 0.05}
+        return kept | ({draw.choice(["x", "index", "error", "content"]): draw.choice(_NOISE)} if depth == 0 else {})
+    if isinstance(value, list):
+        return [_mutated(draw, one, depth + 1) for one in value] * draw.choice([1, 1, 1, 0, 2])
+    return value
+
+
+def _good_parts(draw: random.Random) -> list[dict[str, Any]]:
+    logprobs = {"content": [{"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [{"token": "b"}]}]}
+    usage = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}
+    ids = {"prompt_token_ids": [1, 2, 3], "sglext": {"input_ids": [1], "output_ids": [[4, 5]]}}
+    parts = [
+        chunk(role="assistant", content=""),
+        chunk(reasoning_content="so"),
+        chunk(content="an answer"),
+        call(0),
+        call(1, arguments='{"a":'),
+        {**chunk(content="b"), **ids},
+        {"choices": [{"index": 0, "delta": {"content": "c"}, "token_ids": [7], "logprobs": logprobs}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "END"}], "usage": usage},
+        {"choices": [{"index": 1, "delta": {"content": "second"}}]},
+    ]
+    return draw.sample(parts, draw.randrange(1, len(parts)))
+
+
+def _lines(draw: random.Random, events: bytes) -> bytes:
+    kind = draw.randrange(6)
+    if kind == 0:
+        return events.replace(b"\n", b"\r\n")
+    if kind == 1:
+        return events[: draw.randrange(len(events) + 1)]
+    if kind == 2:
+        at = draw.randrange(len(events) + 1)
+        return events[:at] + draw.randbytes(draw.randrange(40)) + events[at:]
+    if kind == 3:
+        return events.replace(b"data: ", b"data:").replace(b"\n\n", b"\n")
+    if kind == 4:
+        return b"event: x\nid: 1\nretry: no\n: comment\ndata\ndata:\n\n" + events
+    return events
+
+
+def _framed(draw: random.Random, body: bytes, head: bytes) -> bytes:
+    kind = draw.randrange(8)
+    if kind == 0:
+        sizes = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:7], body[7:]) if part)
+        return (
+            head
+            + b"Transfer-Encoding: chunked\r\n\r\n"
+            + sizes
+            + draw.choice([b"0\r\n\r\n", b"", b"zz\r\n", b"-1\r\n"])
+        )
+    if kind == 1:
+        return head + b"Content-Length: %d\r\n\r\n" % draw.choice([len(body), len(body) + 9, 3, 0]) + body
+    if kind == 2:
+        packed = gzip.compress(body)
+        return head + b"Content-Encoding: gzip\r\n\r\n" + draw.choice([packed, packed[:-4], packed * 2, body])
+    if kind == 3:
+        return (
+            head + b"Content-Encoding: %b\r\n\r\n" % draw.choice([b"br", b"zstd", b"deflate", b"x" * 500, b""]) + body
+        )
+    if kind == 4:
+        broken = (b"HTTP/9.9 200", b"HTTP/1.1 abc", b"", b"\0" * 99, b"HTTP/1.1 200 OK\r\nBad Header\r\n\r\n")
+        return draw.choice(broken) + body
+    if kind == 5:
+        status = draw.choice([100, 199, 204, 302, 400, 401, 404, 413, 418, 422, 499, 599, 600, 999])
+        return b"HTTP/1.1 %d X\r\nLocation: /\r\nConnection: close\r\n\r\n" % status + body
+    return head + b"\r\n" + body
+
+
+def malformed(seed: int) -> tuple[bool, Answer]:
+    """Give one answer that is wrong in several ways: whether the request streams, and its bytes."""
+    draw = random.Random(seed)
+    streams = draw.random() < 0.7
+    parts = [_mutated(draw, part) for part in _good_parts(draw)]
+    if streams:
+        body = _lines(
+            draw, b"".join(map(event, parts)) + draw.choice([b"data: [DONE]\n\n", b"", b"data: {", b"data: []\n\n"])
+        )
+    else:
+        whole = {
+            "id": "c",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}],
+        }
+        whole["choices"] += [item for part in parts if isinstance(part, dict) for item in _listed(part.get("choices"))]
+        body = json.dumps(_mutated(draw, whole)).encode()
+    answer = _framed(draw, body, STREAM if streams else WHOLE)
+    return streams, lambda: iter([answer])
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
