@@ -29,6 +29,7 @@ from output import deliver, make_parser, tell
 
 ROOT = Path(__file__).resolve().parent.parent
 TERMS = "?min_terms=2&max_terms=2&min_digits=1&max_digits=2"
+SQL = ("--total-steps", "20", "--tasks-per-step", "8", "--learning-rate", "4e-4", "--dynamic-sampling")
 ENOUGH, OF_RUNS = 0.8, 0.95
 
 
@@ -49,7 +50,7 @@ class Documented:
 DOCUMENTED: Mapping[str, Documented] = {
     "units": Documented(0.9),
     "retrieval": Documented(0.8, ["--agent", "retrieval", "--difficulty", "1"]),
-    "sql": Documented(0.4, ["--agent", "sql", "--difficulty", "1,2"]),
+    "sql": Documented(0.4, ["--agent", "sql", "--difficulty", "1,2", *SQL]),
     "guess": Documented(0.5, ["--agent", "guess", "--difficulty", "1"]),
     "chain_sum": Documented(0.4, ["--dataset", f"reasoning_gym:chain_sum{TERMS}"]),
     "judge": Documented(0.95, page="README.md", files={"train.py": ["def judge("]}),
