@@ -183,7 +183,7 @@ class Batcher:
         texts = [waiting.text for waiting in members]
         try:
             scores = await asyncio.wrap_future(self._thread.submit(partial(self._model.batches.scores, texts)))
-        except Exception:  # such as too little memory: the batch fails, and the server goes on
+        except Exception:  # for example out of memory: this batch fails, the server continues
             logger.exception("%d texts could not be scored", len(texts))
             scores = [math.nan] * len(texts)
         seconds = time.perf_counter() - started

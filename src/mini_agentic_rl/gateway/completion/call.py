@@ -171,7 +171,7 @@ class ChatCall:
         except asyncio.CancelledError:
             counters.cancelled += 1
             raise
-        except Exception:  # count it, whatever it is
+        except Exception:  # count every failure, then raise it
             counters.failed += 1
             raise
         finally:
@@ -229,7 +229,7 @@ class ChatCall:
                 await self._record(choice)
             except RecordingError:  # it is logged, and the client has gone
                 pass
-            except Exception:  # the cancellation must not be replaced
+            except Exception:  # a failed record must not replace the CancelledError
                 logger.exception("could not record a cancelled call (scope %s)", self.caller.scope)
 
     async def _record(self, choice: Choice) -> None:

@@ -39,8 +39,8 @@ class Variant(NamedTuple):
     name: str
     """The instructions, as messages name them."""
     flags: tuple[str, ...]
-    """The same by their flags and not "native": machines may share the cache folder. They decide what the numbers are
-    (vectors.h)."""
+    """Explicit instruction sets instead of "native", because machines may share the cache folder. They also select the
+    number type in vectors.h."""
 
 
 VARIANTS: Final = {

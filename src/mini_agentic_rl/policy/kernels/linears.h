@@ -1,8 +1,8 @@
 // Products of a few rows with the weights of linear layers as they lie, and their adapters; `sampling.py` says what the
 // arguments are.
 //
-// Some outputs of the layer at a time meet all rows, so that a weight comes from memory once, and what comes next is
-// fetched meanwhile. How they meet depends on the numbers: see the two headers.
+// OUTPUTS outputs of a layer are computed for all rows at a time, so that each weight is read from memory once. The
+// next weights are prefetched meanwhile. linears_bf16.h and linears_float32.h have the product of each type.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// bfloat16: pairs along K, of four rows and of four outputs, are multiplied 16 at once (dots.h). Eight rows are half as
-// many products as with rows side by side in vectors (linears_float32.h), half of which they would fill.
+// bfloat16: one instruction multiplies 16 pairs along K, of four rows and four outputs (dots.h). For eight rows this
+// takes half as many instructions as rows side by side in a vector (linears_float32.h), which they would half fill.
 
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace {
 
-constexpr int64_t GROUP = 4;    // rows,
-constexpr int64_t OUTPUTS = 4;  // and outputs that they are multiplied with together
+constexpr int64_t GROUP = 4;    // rows in a product
+constexpr int64_t OUTPUTS = 4;  // outputs in a product
 
 struct Input {
     const number* x;
@@ -37,8 +37,8 @@ void lower(const Linear& layer, const Input& in, int64_t group, word* low) {
 void outputs_of(const Linear& layer, const Input& in, int64_t place, const word* low, int64_t low_rows) {
     const number* weight = layer.weight + place * OUTPUTS * in.inputs;
     const char* next = reinterpret_cast<const char*>(weight + OUTPUTS * in.inputs);
-    // What the next outputs need is fetched meanwhile: by few rows amid their products, where the memory would be
-    // waited for, by more rows between them, where each product counts.
+    // Prefetch the weights of the next outputs. With few rows memory is the limit, so this is done during the products;
+    // with more rows computation is the limit, so it is done between them.
     const int64_t bytes = OUTPUTS * in.inputs * sizeof(number), groups = in.groups();
     const int64_t lines = groups == 1 ? 4 : groups == 2 ? 2 : 0;
     const auto product = lines == 4 ? sums_of<4> : lines == 2 ? sums_of<2> : sums_of<0>;

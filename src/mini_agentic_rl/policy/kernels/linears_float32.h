@@ -1,5 +1,5 @@
-// float32: a group of rows lies side by side in vectors, and each weight is multiplied with all of them. As a product
-// (product.h) A is the weight, and B the rows: so few rows use the processor's whole width, and no lanes are added up.
+// float32: the rows of a group are the lanes of a vector, and each weight is multiplied with all of them. In terms of
+// product.h, A is the weight and B are the rows. Few rows then fill the vectors, and no sum over lanes is needed.
 
 #pragma once
 
@@ -8,9 +8,9 @@
 namespace {
 
 constexpr int64_t OUTPUTS = LANES;  // of the layer that are computed together
-constexpr int64_t CHUNK = 64;       // numbers along K between two times that memory is asked for
+constexpr int64_t CHUNK = 64;       // numbers along K between two prefetches
 
-// Begin to load weights into the second cache: the first one has too few lines under way for the memory's speed.
+// Prefetch weights into the L2 cache: L1 has too few outstanding misses to use the whole memory bandwidth.
 void fetch_later(const number* x, int64_t size) {
     for (int64_t k = 0; k < size; k += 64 / sizeof(number))
         _mm_prefetch(reinterpret_cast<const char*>(x + k), _MM_HINT_T1);
@@ -42,7 +42,7 @@ void lower(const Linear& layer, const Input& in, int64_t g, word* low) {
             reinterpret_cast<float*>(low), in.group, false);
 }
 
-// OUTPUTS rows of A with a group's vectors, one or two: 8 sums for 16 registers, so that each waits for none.
+// OUTPUTS rows of A with one or two vectors of a group: 8 accumulators in 16 registers hide the latency of FMA.
 void tile_of_group(const Input& in, const number* a, int64_t lda, const word* b, float* c, int64_t depth, bool add) {
     if (in.group == LANES) return tile<OUTPUTS, 1>(a, lda, b, LANES, c, LANES, depth, add);
     for (int64_t n = 0; n < OUTPUTS; n += OUTPUTS / 2)
