@@ -56,7 +56,7 @@ _RARE: Final[Mapping[str, Sequence[str]]] = {
         *("importance_cap", "importance_floor", "eval_every", "validation_every", "patience"),
         *("max_sampling_rounds", "max_attempts", "max_trajectory_tokens"),
     ),
-    "warm_start": ("learning_rate", "batch_size", "until", "schedule"),
+    "warm_start": ("learning_rate", "batch_size", "schedule"),
     "learner": ("warmup_steps", "flex_attention"),
     "run": ("metrics_host",),
     "export": ("otlp_messages", "otlp_tokens"),
