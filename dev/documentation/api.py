@@ -36,12 +36,12 @@ def api_pages() -> dict[str, str]:
     """Return the text of each page by its place below `reference/`."""
     pages = {}
     for room, names in rooms().items():
-        lines = [f"# {room}", "", f"Public names of `mini_agentic_rl.{room}`, offered by `mini_agentic_rl` itself."]
+        lines = [f"# {room}", "", f"Names of `mini_agentic_rl.{room}` that `mini_agentic_rl` exports."]
         for name in sorted(names, key=str.lower):
             lines += ["", f"## {name}", "", *_entry(name)]
         pages[f"api/{room}.md"] = "\n".join(lines) + "\n"
     listed = [f"- [{room}]({room}.md): {', '.join(f'`{name}`' for name in names)}" for room, names in rooms().items()]
-    head = ["# Public names", "", "All that `from mini_agentic_rl import …` gives, by the room that it comes from.", ""]
+    head = ["# Public names", "", "All names that `mini_agentic_rl` exports, by package.", ""]
     pages["api/index.md"] = "\n".join([*head, *listed]) + "\n"
     return pages
 

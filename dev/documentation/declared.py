@@ -35,10 +35,10 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Each setting is declared once, on the class of what it sets; this page is made from the declarations.",
-        "From Python a setting is given by its name (`MiniGRPO(learning_rate=1e-4)`) or in its group",
-        "(`learner=LearnerSettings(…)`); on the command line it is an option",
-        "([all of them](command-line.md)), and in a file of `--config` a line.",
+        "All settings with their defaults, by the class that declares them, generated from the code.",
+        "In Python give a setting by its name (`MiniGRPO(learning_rate=1e-4)`) or in its group",
+        "(`learner=LearnerSettings(…)`), on the command line as an option",
+        "([all options](command-line.md)), and in a file for `--config` as a line.",
     ]
     for kind in settings_classes():
         own = [name for name in kind.model_fields if name in inspect.get_annotations(kind)]
@@ -61,8 +61,8 @@ def commands_page() -> str:
     lines = [
         "# Command line",
         "",
-        "Every command and every option, made from the declarations of the settings. [Commands](../commands.md) tells",
-        "what they are for. `agl` is short for `mini-agentic-rl`. Each command has `--help` and `--debug` too.",
+        "Every command and every option, generated from the code. [Commands](../commands.md) has examples.",
+        "`agl` is short for `mini-agentic-rl`. Each command has `--help` and `--debug` too.",
     ]
     for name, command in _commands("mini-agentic-rl", get_command(app)):
         lines += ["", f"## {name}", "", _first(command.help)]

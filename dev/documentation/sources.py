@@ -12,6 +12,7 @@ AT_THE_ROOT = {
     "README.zh-CN.md": "index.zh.md",
     "SECURITY.md": "security.md",
     "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
     "benchmarks/RESULTS.md": "results.md",
     "dev/LOG.md": "log.md",
 }

@@ -16,7 +16,7 @@ from pages.shell import free_port, run_words, shell_line
 from pages.snippets import ROOT
 
 COMMANDS = "docs/commands.md"
-EXPORT = "docs/post-training.md"
+POST_TRAINING = "docs/post-training.md"
 SMALL = ("--max-samples", 8, "--num-epochs", 1, "--batch-size", 4, "--lora-r", 2)
 RL = (
     *("--sft-examples", 2, "--total-steps", 1, "--tasks-per-step", 1, "--samples-per-prompt", 2, "--max-samples", 4),
@@ -45,15 +45,15 @@ def test_the_whole_path_from_imitation_to_one_merged_model(here):
     raw = [{"question": f"Is {n} even?", "response_j": "yes" * (1 + n), "response_k": "no"} for n in range(8)]
     (here / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in raw))
 
-    shell_line(COMMANDS, "sft --dataset arithmetic --max-samples").run(*SMALL)
-    assert "8 of 8 records written" in shell_line(COMMANDS, "convert-dpo --input raw.jsonl").run()
-    shell_line(COMMANDS, "dpo --model outputs/sft").run(*SMALL)
-    shell_line(COMMANDS, "reward --dataset pairs.jsonl").run(*SMALL)
+    shell_line(POST_TRAINING, "sft --dataset arithmetic --max-samples").run(*SMALL)
+    assert "8 of 8 records written" in shell_line(POST_TRAINING, "convert-dpo --input raw.jsonl").run()
+    shell_line(POST_TRAINING, "dpo --model outputs/sft").run(*SMALL)
+    shell_line(POST_TRAINING, "reward --dataset pairs.jsonl").run(*SMALL)
     for folder in ("sft", "dpo", "judge"):
         assert base_of(out / folder) == str(embedded_path()), "still one adapter on one base"
     judge_answers()
 
-    shell_line(COMMANDS, "train --model outputs/sft --algorithm dapo").run(*RL, "--checkpoint-every", 1)
+    shell_line(POST_TRAINING, "train --model outputs/sft --algorithm dapo").run(*RL, "--checkpoint-every", 1)
     assert base_of(out / "rl/adapter") == str(embedded_path())
     (out / "rl/report.html").unlink()
     shell_line(COMMANDS, "report outputs/math-agent").run(replace={"outputs/math-agent": "outputs/rl"})
@@ -63,16 +63,16 @@ def test_the_whole_path_from_imitation_to_one_merged_model(here):
         assert list((out / "rl").glob(name.rstrip("/").replace("_N", "_*"))), name
     PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(embedded_path()), out / "rl/adapter")  # plain peft
 
-    printed = shell_line(COMMANDS, "merge --adapter outputs/rl/adapter").run()
+    printed = shell_line(POST_TRAINING, "merge --adapter outputs/rl/adapter").run()
     same, of = map(int, re.findall(r"checked: (\d+) of (\d+) greedy tokens the same", printed)[0])
     assert same == of > 0
     AutoModelForCausalLM.from_pretrained(out / "merged")
     assert AutoTokenizer.from_pretrained(out / "merged").chat_template
 
-    shell_line(EXPORT, "merge --adapter outputs/sft").run()
+    shell_line(POST_TRAINING, "merge --adapter outputs/sft").run()
     AutoModelForCausalLM.from_pretrained(out / "sft-merged")
-    shell_line(EXPORT, "--merge-lora true").run("--overwrite")
-    shell_line(EXPORT, "--base-name Qwen/Qwen3-0.6B").run("--output-dir", "outputs/alone")
+    shell_line(POST_TRAINING, "--merge-lora true").run("--overwrite")
+    shell_line(POST_TRAINING, "--base-name Qwen/Qwen3-0.6B").run("--output-dir", "outputs/alone")
     assert base_of(out / "alone") == "Qwen/Qwen3-0.6B"
 
 
@@ -91,7 +91,7 @@ def judge_answers() -> None:
             )
             answers[f"{path}/batch"] = asked(f"http://127.0.0.1:{port}", f"{path}/batch", {"items": [one, one]})
 
-    shell_line(COMMANDS, "score-server --model outputs/judge").serve(read, port=port)
+    shell_line(POST_TRAINING, "score-server --model outputs/judge").serve(read, port=port)
     assert set(answers["score -d"]) == {"score", "tokens", "truncated"}
     pair = answers["score-pair -d"]
     assert set(pair) == {"score_a", "score_b", "margin", "preferred", "truncated"}

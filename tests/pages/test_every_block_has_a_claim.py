@@ -23,5 +23,5 @@ def test_every_block_of_a_page_has_a_claim(page, claimed):
     assert missing == [], (
         f"{', '.join(missing)}: no test says what this block does. Write one in tests/pages/ that names the block with "
         "python_block(page, part), runs it with run(), and asserts what the page says of it; "
-        "CONTRIBUTING.md, Snippets, tells how."
+        "CONTRIBUTING.md, Tests, shows how."
     )
