@@ -118,7 +118,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             *("export.otlp", "run.resume", "run.overwrite", "json_output"),
         ),
         "Agent that is a command": _with_option("harness", HarnessSettings),
-        "Warm-up (SFT)": ("warm_start.examples",),
+        "Warm-up (SFT)": ("warm_start.examples", "warm_start.until"),
         "Reinforcement learning": (
             *("algorithm", "backend"),
             *_paths("loop", "total_steps", "total_epochs", "tasks_per_step", "samples_per_prompt", "temperature"),
