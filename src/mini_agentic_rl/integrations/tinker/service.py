@@ -31,7 +31,6 @@ from .requests import (
     SamplingSessionBody,
     SaveBody,
     SessionBody,
-    sound,
 )
 from .sampling import ClientSampler, PromptScorer
 from .sessions import ClientModel, SamplingSession, Snapshots, TinkerSession, TinkerSessions
@@ -197,11 +196,13 @@ class TinkerService:
 
         async def work() -> LossAnswer:
             adapter = model.made()
+            if request.error is not None:
+                raise request.error
             batch = await asyncio.to_thread(
                 loss_batch,
                 request.loss,
                 request.config,
-                sound(request.data),
+                request.data,
                 vocabulary=self._policy.model.vocab_size,
                 context_length=self._policy.model.context_length,
             )
@@ -276,10 +277,11 @@ class TinkerService:
         promise = self.promises.open(request_id, session.session_id, owner, request.size)
 
         async def work() -> SampleAnswer:
-            prompt = sound(request.prompt)
+            if request.error is not None:
+                raise request.error
             if sampler.weights is not None:
                 self._snapshots.use(sampler.weights)
-            return await self._sampler.sample(body, prompt, sampler.weights)
+            return await self._sampler.sample(request, sampler.weights)
 
         promise.work = asyncio.create_task(promise.settle(work))
         return promise, ids
