@@ -6,7 +6,7 @@ import pytest
 
 from mini_agentic_rl import rl
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.integrations.hello_agents.training import make_algorithm, train_config
+from mini_agentic_rl.integrations.hello_agents.training import train_config
 from mini_agentic_rl.policy import load_model
 
 
@@ -75,7 +75,7 @@ def test_options_of_a_method_are_checked(tiny_folder, tmp_path):
         with pytest.raises((ValueError, UserError), match=complaint):
             rl.DPOTrainerWrapper(config, rows, **wrong).train()
     kinds = [rl.SFTTrainerWrapper, rl.DPOTrainerWrapper, rl.KTOTrainerWrapper, rl.ORPOTrainerWrapper]
-    assert {kind.method for kind in (*kinds, rl.RewardTrainerWrapper)} == set(rl.SUPERVISED_SETTINGS)
+    assert {kind.method for kind in (*kinds, rl.RewardTrainerWrapper)} == set(rl.SUPERVISED)
 
 
 def test_an_algorithm_is_made_with_the_settings_of_the_configuration(tmp_path):
@@ -84,7 +84,7 @@ def test_an_algorithm_is_made_with_the_settings_of_the_configuration(tmp_path):
     config.lora_dropout = 0.1
     assert train_config("grpo", config).lora.dropout == 0.1
     for name in ("grpo", "ppo"):
-        settings = make_algorithm(name, config, "embedded").settings
+        settings = train_config(name, config).loop
         assert (settings.total_steps, settings.total_epochs, settings.tasks_per_step) == (7, None, 2)
         assert (settings.samples_per_prompt, settings.checkpoint_every, settings.max_new_tokens) == (4, 3, 4)
 
