@@ -108,7 +108,7 @@ class SearchRun:
         if self.checkpoints is not None:
             prompt = self._prompt(best)
             where = await asyncio.to_thread(
-                self.checkpoints.save_result, "prompt", lambda folder: self.state.write_result(folder, prompt)
+                self.checkpoints.save_result, "prompt", lambda folder: self.state.write(folder, prompt)
             )
             self.logger.note(f"the best prompt, {best.name}, is in {where}")
 

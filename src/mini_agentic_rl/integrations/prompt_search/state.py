@@ -136,16 +136,17 @@ class Search:
             )
         return search
 
-    def write(self, folder: Path) -> None:
-        """Write the whole state, and beside it the text of the best prompt."""
-        self._write(folder, asdict(self))
+    def write(self, folder: Path, prompt: PromptTemplate | None = None) -> None:
+        """Write the whole state, and beside it the text of the best prompt.
 
-    def write_result(self, folder: Path, prompt: PromptTemplate) -> None:
-        """Write the result of a finished search: the best version, as a resource too, and the history."""
-        self._write(folder, {"prompt": prompt.model_dump(), **asdict(self.winner), "history": self.history})
-
-    def _write(self, folder: Path, value: Mapping[str, Any]) -> None:
-        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        Args:
+            prompt: the best version as a resource, for the result of a finished search, which has it, the best version
+                and the history.
+        """
+        state = asdict(self)
+        if prompt is not None:
+            state = {"prompt": prompt.model_dump(), **asdict(self.winner), "history": self.history}
+        text = json.dumps(state, indent=2, ensure_ascii=False) + "\n"
         (folder / STATE_FILE).write_text(text, encoding="utf-8")
         (folder / _BEST).write_text(self.winner.template, encoding="utf-8")
 
