@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,6 +26,7 @@ from mini_agentic_rl import (
 from mini_agentic_rl.errors import RunFailedError, UserError
 from mini_agentic_rl.gateway.proxy import LLMProxy
 from mini_agentic_rl.integrations.prompt_search.critic import why_unusable
+from processes import run_python
 
 SCRIPT = Path(__file__).parent / "critic_server.py"
 
@@ -141,7 +140,7 @@ class Flaky:
             lambda: (200, b"<html>not json"),
             lambda: (200, [1, 2]),
             lambda: completion(None),
-            lambda: (time.sleep(1.5), completion("late"))[1],
+            lambda: (time.sleep(0.8), completion("late"))[1],
         ]
 
     def __call__(self, body):
@@ -152,7 +151,7 @@ class Flaky:
 
 def test_whatever_a_critic_does_wrong_costs_only_its_candidate():
     with critic(Flaky()) as (client, _):
-        algorithm = optimise(client, beam_width=3, branch_factor=3, critic_timeout=1.0, critic_concurrency=4)
+        algorithm = optimise(client, beam_width=3, branch_factor=3, critic_timeout=0.4, critic_concurrency=4)
     summary = algorithm.summary
     assert summary["rounds"] == 3
     assert summary["score"] > 0
@@ -279,10 +278,7 @@ def _without_times(algorithm):
 
 
 def test_a_killed_search_ends_as_an_unbroken_one(tmp_path):
-    killed = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path), "2"], capture_output=True, timeout=100, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
+    run_python(SCRIPT, str(tmp_path), "2", expect=-signal.SIGKILL)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "step_1"
     with critic(good_critic) as (client, _):
         unbroken = optimise(client)
