@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -26,7 +28,6 @@ from mini_agentic_rl import (
 from mini_agentic_rl.errors import RunFailedError, UserError
 from mini_agentic_rl.gateway.proxy import LLMProxy
 from mini_agentic_rl.integrations.prompt_search.critic import why_unusable
-from processes import run_python
 
 SCRIPT = Path(__file__).parent / "critic_server.py"
 
@@ -278,7 +279,10 @@ def _without_times(algorithm):
 
 
 def test_a_killed_search_ends_as_an_unbroken_one(tmp_path):
-    run_python(SCRIPT, str(tmp_path), "2", expect=-signal.SIGKILL)
+    killed = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path), "2"], capture_output=True, timeout=100, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "step_1"
     with critic(good_critic) as (client, _):
         unbroken = optimise(client)
