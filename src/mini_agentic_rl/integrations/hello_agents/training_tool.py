@@ -175,7 +175,7 @@ class RLTrainingTool:
                 raise UserError("dataset has no rows to train on")
             rate = REINFORCEMENT_RATE if method is None else method[0].settings()["learning_rate"].default
             config = _config(parameters, model, folder, float(rate))
-            again = {"resume": parameters.resume, "overwrite": parameters.overwrite}
+            again: dict[str, Any] = {"resume": parameters.resume, "overwrite": parameters.overwrite}
             if reward_fn is None:
                 summary = supervise(algorithm, config, rows, folder, **again)
             else:
