@@ -2,8 +2,8 @@
 
 - As a taskset, `mini-agentic-rl-verifiers` has the tasks of any environment of this package (`world="countdown"`), to
   train on them with other trainers that take environments of `verifiers`.
-- As a program (a harness), it plays a seat from the calling process: tasks of this package as its agent does, all others
-  by a conversation with the tools of the task.
+- As a program (a harness), it plays a seat from the calling process: tasks of this package as its agent does, all
+  others by a conversation with the tools of the task.
 """
 
 from .program import ConversationProgram

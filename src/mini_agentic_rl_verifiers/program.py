@@ -40,7 +40,7 @@ class ConversationProgram(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]  
         mcp_urls: dict[str, str],
         data: Any,
     ) -> Any:
-        """Run to the end of a segment; a refused model call ends it with status 1, and `verifiers` records the reason."""
+        """Run to the end of a segment; a refused model call ends it with status 1, `verifiers` records the reason."""
         try:
             if isinstance(data, WorldData):
                 outcome = await _world(data.world).rollout(data.row, Endpoint(endpoint, ctx.model, secret))
