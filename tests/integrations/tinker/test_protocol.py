@@ -205,9 +205,9 @@ async def test_open_requests_are_bounded_and_fetched_ones_forgotten_in_time():
 def test_a_session_is_silent_after_a_time_without_a_word():
     now = [0.0]
     sessions = TinkerSessions(2, clock=lambda: now[0])
-    first, second = sessions.begin(None, None), sessions.begin(None, None)
+    first, second = sessions.begin(), sessions.begin()
     with pytest.raises(OverloadedError, match="max_clients"):
-        sessions.begin(None, None)
+        sessions.begin()
     now[0] = 8.0
     sessions.hear(first.session_id)
     now[0] = 12.0

@@ -38,14 +38,6 @@ Number = Annotated[int, Field(ge=0, lt=2**31)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
-class SessionBody(Body):
-    """Begin a session."""
-
-    tags: list[str] = Field(default=[])
-    user_metadata: dict[str, Any] | None = None
-    display_name: Name | None = None
-
-
 class HeartbeatBody(Body):
     """Heartbeat of a session."""
 

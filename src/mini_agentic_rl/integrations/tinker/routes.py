@@ -40,7 +40,6 @@ from .requests import (
     RetrieveBody,
     SamplingSessionBody,
     SaveBody,
-    SessionBody,
     loss_request_of_proto,
     sample_request,
 )
@@ -132,8 +131,8 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
     most = max(1, min(400, service.settings.max_open_requests // 2))
     client_config = {"sample_max_concurrent_requests": most, "sample_join_sampling_session": True}
 
-    async def create_session(body: SessionBody, owner: str) -> dict[str, Any]:
-        session = await service.begin_session(body, owner)
+    async def create_session(body: Body, owner: str) -> dict[str, Any]:
+        session = await service.begin_session(owner)
         return {"type": "create_session", "session_id": session.session_id}
 
     async def heartbeat(body: HeartbeatBody, owner: str) -> dict[str, Any]:
@@ -205,7 +204,7 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
     return [
         routes.fixed("/client/config", client_config),
         routes.fixed("/client/dynamic_config", {"sample_cancel_enabled": True}),
-        routes.post("/create_session", SessionBody, create_session),
+        routes.post("/create_session", Body, create_session),
         routes.post("/session_heartbeat", HeartbeatBody, heartbeat),
         routes.queue("/create_model", CreateModelBody, service.create_model),
         routes.queue("/load_weights", LoadWeightsBody, service.load_weights),

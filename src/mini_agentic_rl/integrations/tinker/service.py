@@ -30,7 +30,6 @@ from .requests import (
     SampleRequest,
     SamplingSessionBody,
     SaveBody,
-    SessionBody,
 )
 from .sampling import ClientSampler, PromptScorer
 from .sessions import ClientModel, SamplingSession, Snapshots, TinkerSession, TinkerSessions
@@ -105,11 +104,11 @@ class TinkerService:
             await self._end_silent(self.settings.session_seconds)
             await asyncio.to_thread(self.checkpoints.sweep)
 
-    async def begin_session(self, body: SessionBody, owner: str) -> TinkerSession:
+    async def begin_session(self, owner: str) -> TinkerSession:
         """Return a new session of an owner."""
         if self.sessions.full:
             await self._end_silent(_MISSED_SECONDS)
-        return self.sessions.begin(body.user_metadata, body.display_name, owner)
+        return self.sessions.begin(owner)
 
     async def end_session(self, session_id: str) -> None:
         """Drop what a client has begun; what it saved stays."""

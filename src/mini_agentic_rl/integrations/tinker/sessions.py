@@ -8,10 +8,10 @@ import secrets
 import shutil
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ...http import ANYBODY, NotServedError, OverloadedError
 from ...policy import Policy
@@ -76,8 +76,6 @@ class TinkerSession:
     session_id: str
     owner: str
     heard_at: float
-    user_metadata: Mapping[str, Any] | None = None
-    display_name: str | None = None
     models: dict[str, ClientModel] = field(default_factory=dict)
     samplers: dict[str, SamplingSession] = field(default_factory=dict)
 
@@ -112,13 +110,11 @@ class TinkerSessions:
         """True if no further session may begin."""
         return len(self._sessions) >= self._most
 
-    def begin(
-        self, user_metadata: Mapping[str, Any] | None, display_name: str | None, owner: str = ""
-    ) -> TinkerSession:
+    def begin(self, owner: str = "") -> TinkerSession:
         """Return a new session."""
         if self.full:
             raise OverloadedError(f"{self._most} clients are here already, which is the most (max_clients)")
-        session = TinkerSession(secrets.token_hex(12), owner, self._clock(), user_metadata, display_name)
+        session = TinkerSession(secrets.token_hex(12), owner, self._clock())
         self._sessions[session.session_id] = session
         return session
 
