@@ -1,7 +1,7 @@
-"""The program that plays a seat of an environment of `verifiers` from the process that calls it.
+"""The program that plays a seat of an environment of `verifiers` from the calling process.
 
-The package starts one Python for every rollout with its own programs; here a rollout is a few coroutines. Model calls
-go to the endpoint that the package gives, so that its limits, stops, rubrics and traces see them.
+The programs of `verifiers` start a Python process for every rollout; here a rollout is a few coroutines. Model calls go
+to the endpoint that `verifiers` gives, so that its limits, stops, rubrics and traces see them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tasks import REWARDS, WorldData
 
 
 class ConversationProgram(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]  # without types where it is not installed
-    """Plays a task of ours as our own agent does; talks about any other until an answer calls no tool."""
+    """Plays a task of this package as its agent does, and any other in a conversation until an answer calls no tool."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_MCP = True
@@ -40,7 +40,7 @@ class ConversationProgram(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]  
         mcp_urls: dict[str, str],
         data: Any,
     ) -> Any:
-        """Run to the end of a segment. A model call that was refused ends it with status 1: the package knows why."""
+        """Run to the end of a segment; a refused model call ends it with status 1, `verifiers` records the reason."""
         try:
             if isinstance(data, WorldData):
                 outcome = await _world(data.world).rollout(data.row, Endpoint(endpoint, ctx.model, secret))
@@ -77,7 +77,7 @@ class ConversationProgram(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]  
 
 
 async def _called(call: Any, dispatch: dict[str, tuple[str, str]], servers: Any) -> Any:
-    """Return what a tool says; what the model got wrong is told to it."""
+    """Return the result of a tool call; an invalid call returns an error for the model."""
     name = call.function.name
     if name not in dispatch:
         return f"error: there is no tool {name!r}"

@@ -1,4 +1,4 @@
-"""Tasks of our environments in the form of `verifiers`: `vf.load_environment` finds them by the id of this package."""
+"""Tasks of this package's environments as a taskset of `verifiers`, which `vf.load_environment` loads by its id."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import verifiers.v1 as vf
 from mini_agentic_rl.environments import load_environment
 
 REWARDS = "rewards"
-"""Key of a trace's `info` under which the program leaves what the world gave."""
+"""Key of a trace's `info` under which the program stores the rewards of the environment."""
 
 
 class WorldConfig(vf.TasksetConfig):  # type: ignore[misc]  # the package has no types where it is not installed
     """The configuration of the taskset."""
 
     world: str = "countdown"
-    """Environment of ours, as `train --env` takes it: a family of tasks, or module:Class."""
+    """Environment of this package, as `train --env` takes it: a family of tasks, or module:Class."""
     split: str = "train"
     """Part of the tasks."""
     size: int = 1000
@@ -28,28 +28,28 @@ class WorldConfig(vf.TasksetConfig):  # type: ignore[misc]  # the package has no
 
 
 class WorldData(vf.TaskData):  # type: ignore[misc]
-    """A task, with the row that the environment knows it by."""
+    """A task, with its row of the environment."""
 
     world: str
     row: dict[str, Any]
 
 
 class WorldTask(vf.Task[WorldData]):  # type: ignore[misc]
-    """A task of ours, scored by what its environment gave when the program played it."""
+    """A task of this package, scored by the rewards that its environment gave to the program."""
 
     @vf.reward  # type: ignore[untyped-decorator]
     async def reward(self, trace: Any) -> float:
-        """Return the reward that is trained."""
+        """Return the trained reward."""
         return float(trace.info[REWARDS]["reward"])
 
     @vf.metric  # type: ignore[untyped-decorator]
     async def counted(self, trace: Any) -> dict[str, float]:
-        """Return what else the environment counted."""
+        """Return the other rewards of the environment, as metrics."""
         return {name: float(value) for name, value in trace.info[REWARDS].items() if name != "reward"}
 
 
 class WorldTaskset(vf.Taskset[WorldTask, WorldConfig]):  # type: ignore[misc]
-    """The tasks of an environment of ours."""
+    """The tasks of an environment of this package."""
 
     def load(self) -> Iterable[WorldTask]:
         """Yield them in the order of the environment."""
@@ -63,6 +63,6 @@ class WorldTaskset(vf.Taskset[WorldTask, WorldConfig]):  # type: ignore[misc]
 
 
 def _plain(row: Any) -> dict[str, Any]:
-    """Return a row as JSON gives it back."""
-    found: dict[str, Any] = json.loads(json.dumps(dict(row), default=str))
-    return found
+    """Return a row with JSON values only."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(row), default=str))
+    return plain

@@ -1,4 +1,4 @@
-"""Every example trains: two steps on a tiny model that calls the calculator."""
+"""Every example trains two steps on a tiny model that calls the calculator; docs/your-agent.md with real LangChain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import importlib
 
 import pytest
 
+from pages.conftest import here, small_cache
+from pages.test_tutorial_langchain import follow
+
 from .training import check_training
+
+__all__ = ["here", "small_cache"]
 
 EXAMPLES = {
     "openai": ("train_openai", ()),
@@ -31,3 +36,7 @@ def test_an_example_trains_two_steps(name, calling_folder, tasks_file, tmp_path,
     extends = name not in WORDS_ITS_HISTORY_ANEW
     check_training(example, options, calling_folder, tasks_file, tmp_path / "run", monkeypatch, extends=extends)
     assert "evaluation: after RL: 2 done in" in capsys.readouterr().err
+
+
+def test_the_langchain_tutorial_leads_to_an_agent_that_is_used(here):
+    follow(here)

@@ -1,4 +1,4 @@
-"""Whole episodes through the suite's orchestrator, tools and evaluator."""
+"""The tasks that the package carries, and whole episodes through the suite's orchestrator, tools and evaluator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mini_agentic_rl.emitter import find_final_reward, find_reward_spans, get_re
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.tau2 import ASSISTANT_AGENT_ID
 from mini_agentic_rl.recipes.tau2.episode import read_row
-from mini_agentic_rl.recipes.tau2.tasks import load_tau2
+from mini_agentic_rl.recipes.tau2.tasks import DOMAINS, load_tau2
 from mini_agentic_rl.types import LLM
 
 from .conftest import call
@@ -193,3 +193,21 @@ def test_a_task_that_begins_in_the_middle_of_a_conversation_goes_on_from_there(s
 def test_a_row_that_is_no_task_is_refused(row, names):
     with pytest.raises(UserError, match=f'"{names}"'):
         read_row(row)
+
+
+@pytest.mark.parametrize(
+    ("domain", "train", "test"), [("airline", 30, 20), ("retail", 74, 40), ("telecom", 74, 40), ("mock", 4, 5)]
+)
+def test_train_and_test_share_no_task(domain, train, test):
+    splits = [[row["id"] for row in load_tau2(domain, split)] for split in ("train", "test")]
+    assert [len(split) for split in splits] == [train, test]
+    assert set(splits[0]).isdisjoint(splits[1])
+    assert set(splits[0] + splits[1]) == {row["id"] for row in load_tau2(domain, "base")}
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_rows_are_plain_and_their_text_is_a_task_of_the_suite(domain):
+    rows = list(load_tau2(domain, "train", 5, 1))
+    assert json.loads(json.dumps(rows)) == rows
+    assert [read_row(row)[0].id for row in rows] == [row["id"] for row in rows]
+    assert {row["domain"] for row in rows} == {domain}

@@ -1,4 +1,4 @@
-"""The services of deploy/docker-compose.yaml, to be run as plain processes of this machine.
+"""The services of deploy/docker-compose.yaml, to be run as plain processes of this machine; our commands in deploy/.
 
 What Docker would give them is put in its place: ports that are free for ports of their own, this machine for names of
 services, folders for volumes. Commands, variables and health checks stay those of the file.
@@ -16,11 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from typer.main import get_command
 
+from mini_agentic_rl.cli import app
+from mini_agentic_rl.commands.store_server import ServeStoreSettings
+from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from processes import PythonProcess
 
 ROOT = Path(__file__).parents[2]
-FILE = ROOT / "deploy" / "docker-compose.yaml"
+DEPLOY = ROOT / "deploy"
+FILE = DEPLOY / "docker-compose.yaml"
+KUBERNETES = DEPLOY / "kubernetes"
+DRAIN = ServeStoreSettings().drain_seconds
+RUNNERS_END = ClientServerExecutionStrategy(role="runner").patience.total
 _VARIABLE = re.compile(r"\$\{(\w+)(?::\?[^}]*)?\}")
 
 
@@ -97,3 +105,15 @@ def services(
         )
         found += [service] * given.get("deploy", {}).get("replicas", 1)
     return found
+
+
+def parses(words: list[str]) -> None:
+    """Read a command line of ours as the command does, without running it."""
+    assert words[0] == "mini-agentic-rl"
+    commands: Any = get_command(app).commands  # type: ignore[attr-defined]  # it is a group
+    commands[words[1]].make_context(words[1], words[2:])
+
+
+def grace(text: str) -> float:
+    assert text.endswith("s")
+    return float(text[:-1])

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .compose import document
-from .promises import DRAIN, KUBERNETES, RUNNERS_END
+from .compose import DRAIN, KUBERNETES, RUNNERS_END, document
 
 
 @cache

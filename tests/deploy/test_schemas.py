@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from .compose import ROOT, document
-from .promises import DEPLOY, DRAIN, RUNNERS_END, grace, parses
+from .compose import DEPLOY, DRAIN, ROOT, RUNNERS_END, document, grace, parses
 
 
 class TestCompose:

@@ -1,23 +1,31 @@
-"""Runs on a real Ray cluster of two nodes on this computer."""
+"""Runs on a real Ray cluster of two nodes on this computer or one that is started for the run, and refusals."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from letters import TASKS, algorithm
-from ray_runs import all_rollouts, enqueues, runner_of, strategy_of
+from ray_runs import SECONDS, all_rollouts, enqueues, idle, runner_of, strategy_of
 
 from mini_agentic_rl.algorithm import Baseline
 from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message_value
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.execution import ExecutionEvent
 from mini_agentic_rl.litagent import rollout
-from mini_agentic_rl.store import InMemoryLightningStore
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStore
 from mini_agentic_rl.trainer import Trainer
 from mini_agentic_rl.types import AttemptedRollout
+
+pytest.importorskip("ray", reason="Ray is not installed: `make test-real` installs it and runs these tests")
 
 
 def test_a_training_runs_its_agents_on_all_nodes(cluster: Any, tmp_path: Path) -> None:
@@ -87,3 +95,64 @@ def test_a_working_directory_is_sent_to_the_nodes(cluster: Any, tmp_path: Path) 
     strategy = strategy_of(cluster, n_runners=1, runner_env=str(tmp_path / "sent"))
     strategy.execute(enqueues(1), runner_of(agent), store)
     assert [one.status for one in all_rollouts(store)] == ["succeeded"]
+
+
+def test_runners_that_no_node_has_room_for_wait_and_say_for_what(
+    cluster: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mini_agentic_rl.integrations.ray.runners._WAITING_SECONDS", 1.0)
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        await store.enqueue_rollout(1)
+        end = time.monotonic() + SECONDS
+        while "no runner has a place yet" not in caplog.text:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.1)
+
+    with caplog.at_level(logging.INFO):
+        strategy_of(cluster, runner_cpus=64).execute(algorithm, idle, InMemoryLightningStore())
+    assert "no node of the cluster has the 64 CPUs that a runner asks for (`runner_cpus`" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"runner_env": {"env_var": {}}}, "runner_env: .*env_vars"),
+        ({"runner_env": {"env_vars": {"A": 1}}}, "runner_env: .*Dict"),
+        ({"runner_env": {"working_dir": "/nowhere"}}, "runner_env: .*no folder /nowhere"),
+        ({"address": "127.0.0.1:1"}, "ray_address: there is no Ray cluster at 127.0.0.1:1"),
+    ],
+)
+def test_what_ray_does_not_take_is_said_in_one_line(cluster: Any, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        strategy_of(cluster, **settings).execute(enqueues(0), idle, InMemoryLightningStore())
+    assert "\n" not in str(refused.value)
+
+
+def test_a_cluster_of_a_run_is_started_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path / "cache"))
+    script = textwrap.dedent(
+        """
+        from mini_agentic_rl.litagent import rollout
+        from mini_agentic_rl.trainer import Trainer
+
+        @rollout
+        def agent(task):
+            return float(task)
+
+        strategy = {"type": "ray", "address": "local", "n_runners": 1}
+        Trainer(algorithm="baseline", strategy=strategy, output_dir="run").fit(agent, [1, 2])
+        """
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    before = set(Path("/tmp").glob("agentic-rl-*"))
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "Traceback" not in ended.stderr
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert not (tmp_path / "home").exists()
+    assert not any((tmp_path / "cache").glob("ray/*"))
+    assert not {path.name for path in set(Path("/tmp").glob("agentic-rl-*")) - before}

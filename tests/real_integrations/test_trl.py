@@ -6,32 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from integrations.trl.test_trl_environment import Counter
 from mini_agentic_rl import rl
 from tiny import tiny_model, tiny_tokenizer
 
 trl = pytest.importorskip("trl", reason="trl is not installed: its environments are left unchecked")
 
 
-class Till:
-    """Counts how often it was reset and asked."""
+class Till(Counter):
+    """Counts how often it was reset and asked for its reward."""
 
     resets = 0
     asked = 0
 
     def reset(self, **row) -> str:
         type(self).resets += 1
-        self.total = 0
-        return " Put both into the till."
-
-    def add(self, number: int) -> str:
-        """
-        Add a number to the total.
-
-        Args:
-            number: What to add.
-        """
-        self.total += number
-        return f"The total is {self.total}."
+        return super().reset()
 
     def get_reward(self) -> float:
         type(self).asked += 1

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,16 @@ from talking import Talking
 SERVICES = ["tensorboard", "wandb", "swanlab", "mlflow", "trackio"]
 REWARD = "reward/mean"
 WORD = "an unmistakable question"
+
+# Trackio reads this when it is imported: by the first test that makes its logger.
+TRACKIO = Path(tempfile.mkdtemp(prefix="trackio-"))
+os.environ["TRACKIO_DIR"] = str(TRACKIO)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_folder_of_trackio_is_left():
+    yield
+    shutil.rmtree(TRACKIO, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +115,11 @@ def test_mlflow_has_curves_conversations_and_the_adapter(run):
 
 
 def test_trackio_has_curves_conversations_and_the_adapter(run):
-    folder = Path(os.environ["TRACKIO_DIR"])
-    told = bytes_below(folder)
+    told = bytes_below(TRACKIO)
     assert REWARD.encode() in told
     assert WORD.encode() in told
     weights = (run / "adapter" / "adapter_model.safetensors").read_bytes()
-    assert any(path.read_bytes() == weights for path in folder.rglob("*") if path.is_file())
+    assert any(path.read_bytes() == weights for path in TRACKIO.rglob("*") if path.is_file())
 
 
 def test_a_service_that_breaks_in_the_middle_stops_no_run(tmp_path, monkeypatch, caplog):

@@ -201,17 +201,14 @@ def test_an_environment_is_the_agent_and_the_tasks_of_a_training():
         {"question": '{"answer": "", "case": "train 0"}', "id": "train-0", "answer": "", "case": "train 0"},
         {"question": '{"answer": "", "case": "train 1"}', "id": "train-1", "answer": "", "case": "train 1"},
     ]
+    by_env, by_dataset = (
+        with_agent_defaults(TrainConfig(**{name: "reasoning_gym:chain_sum"})) for name in ("env", "dataset")
+    )
+    assert by_env.changed(env=None).flat() == by_dataset.flat()
+    assert isinstance(load_environment("guess"), Episodes)
     for other in ({"agent": "math2"}, {"dataset": "gsm8k"}):
         with pytest.raises(UserError, match=r"an environment has its own: leave `(agent|dataset)` out"):
             with_agent_defaults(TrainConfig(env="integrations.environments.test_worlds:Own", **other))
-
-
-def test_a_family_of_tasks_is_the_same_by_either_name():
-    by_env = with_agent_defaults(TrainConfig(env="reasoning_gym:chain_sum"))
-    by_dataset = with_agent_defaults(TrainConfig(dataset="reasoning_gym:chain_sum"))
-    assert by_env.changed(env=None).flat() == by_dataset.flat()
-    assert by_env.tasks.agent == "reasoning_gym"
-    assert isinstance(load_environment("guess"), Episodes)
 
 
 def test_a_plugin_offers_an_environment(tmp_path, monkeypatch):

@@ -50,16 +50,10 @@ def letters(completions, **columns):
     [
         ({}, "the call is empty: give action (train, load_dataset"),
         ({"action": "train"}, "algorithm is missing. Training: sft, dpo"),
-        ({"action": "nope"}, "action 'nope' is unknown. Allowed: train"),
-        (
-            {"algorithm": "grpo", "num_generations": 4},
-            "no parameter 'num_generations' (here it is 'samples_per_prompt')",
-        ),
         ({"algorithm": "sft", "use_trl": True}, "no parameter 'use_trl'. Allowed: reward_type"),  # no slip for use_lora
         ({"action": "trian"}, "action 'trian' is unknown (did you mean 'train'?)"),
         ({"algorithm": "grop"}, "algorithm='grop' is not allowed (did you mean 'grpo'?). Allowed: sft, dpo"),
         ({"epochs": 3}, "train has no parameter 'epochs' (here it is 'num_epochs')"),
-        ({"num_epochs": "many"}, "num_epochs='many': input should be a valid integer"),
         ({"num_epochs": 0}, "num_epochs=0: input should be greater than or equal to 1"),
         ({"algorithm": "sft", "output_dir": "../elsewhere"}, "trainings write inside"),
         ({"algorithm": "sft", "output_dir": "."}, "trainings write inside"),
@@ -70,7 +64,6 @@ def letters(completions, **columns):
         ({"algorithm": "sft", "custom_dataset": "mine"}, "custom_dataset='mine' is not registered"),
         ({"algorithm": "grpo", "custom_reward": "mine"}, "custom_reward='mine' is not registered"),
         ({"action": "create_reward", "custom_reward": 3}, "custom_reward must be a function"),
-        ({"action": "load_dataset", "format": "chat"}, "format='chat' is not allowed"),
         ({"algorithm": "grpo", "max_samples": 10**9}, "max_samples=1000000000: input should be less than or equal to"),
         ("{'action'", "not valid JSON"),
         ("[1]", "give a JSON object"),
@@ -165,7 +158,7 @@ def test_a_fault_is_an_answer_as_well(tool, caplog):
 
 
 @pytest.mark.parametrize("how", ["absolute", "climbing", "link", "link inside", "base", "gone"])
-def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, tiny_folder, how):
+def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, how):
     root = tmp_path / "root"
     (root / "model").mkdir(parents=True)
     (tmp_path / "secret").mkdir()
@@ -187,9 +180,6 @@ def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, tiny_f
         message = refused(RLTrainingTool(root), {**call, "model_name": name, "dataset": "arithmetic"})
         assert "model_name" in message
         assert "models are loaded inside" in message or "is a link to elsewhere" in message
-    if how == "absolute":
-        call = {"action": "evaluate", "model_name": tiny_folder, "dataset": "arithmetic", "max_samples": 1}
-        assert ask(RLTrainingTool(root, model_folders=[tiny_folder]), **call, max_new_tokens=2)["success"]
 
 
 class Weather:

@@ -7,8 +7,6 @@ import inspect
 import logging
 import pickle
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -302,18 +300,3 @@ def test_a_url_or_a_database_name_that_cannot_be_used_is_refused() -> None:
         assert "secret" not in str(caught.value)
     with pytest.raises(ValueError, match="database name"):
         MongoLightningStore(mongo_url(), "a b/c")
-
-
-def test_without_pymongo_the_error_names_what_to_install() -> None:
-    code = """
-import sys
-sys.modules["pymongo"] = None
-from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.store import MongoLightningStore
-try:
-    MongoLightningStore()
-except UserError as error:
-    print(error)
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "pip install 'mini-agentic-rl[services]'" in ran.stdout

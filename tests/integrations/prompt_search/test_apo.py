@@ -141,7 +141,7 @@ class Flaky:
             lambda: (200, b"<html>not json"),
             lambda: (200, [1, 2]),
             lambda: completion(None),
-            lambda: (time.sleep(1.5), completion("late"))[1],
+            lambda: (time.sleep(0.8), completion("late"))[1],
         ]
 
     def __call__(self, body):
@@ -152,7 +152,7 @@ class Flaky:
 
 def test_whatever_a_critic_does_wrong_costs_only_its_candidate():
     with critic(Flaky()) as (client, _):
-        algorithm = optimise(client, beam_width=3, branch_factor=3, critic_timeout=1.0, critic_concurrency=4)
+        algorithm = optimise(client, beam_width=3, branch_factor=3, critic_timeout=0.4, critic_concurrency=4)
     summary = algorithm.summary
     assert summary["rounds"] == 3
     assert summary["score"] > 0

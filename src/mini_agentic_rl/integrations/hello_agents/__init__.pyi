@@ -32,7 +32,6 @@ from .trainers import RewardTrainerWrapper as RewardTrainerWrapper
 from .trainers import SFTTrainerWrapper as SFTTrainerWrapper
 from .trainers import train_with_grpo as train_with_grpo
 from .trainers import train_with_sft as train_with_sft
-from .training import FORMATS as FORMATS
-from .training import SUPERVISED_SETTINGS as SUPERVISED_SETTINGS
+from .training import SUPERVISED as SUPERVISED
 from .training import reinforce as reinforce
 from .training import supervise as supervise

@@ -8,7 +8,7 @@ the command.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import typer
@@ -46,22 +46,27 @@ def run_script(
         prepare: takes the given options with a value, those of `further` included, by name; returns options to add.
         arguments: arguments of the script; None takes the command line.
     """
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    if {"--help", "--help-all"} & set(given):
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    names, defaults, further = names or {}, defaults or {}, further or {}
+    if {"--help", "--help-all"} & set(words):
         typer.echo(f"usage: python {sys.argv[0]} [options of `mini-agentic-rl {command}`, with _ or -]\n")
-        for name, description in (further or {}).items():
+        for name, description in further.items():
             typer.echo(f"  --{name}  {description}")
-        for name, option in (names or {}).items():
+        for name, option in names.items():
             typer.echo(f"  --{name}  the same as {_dashed(option)}")
-        for option, value in {**(defaults or {}), **(computed or {})}.items():
+        for option, value in {**defaults, **(computed or {})}.items():
             typer.echo(f"  {_dashed(option)}  default: {value}")
-        page = "--help-all" if "--help-all" in given else "--help"
+        page = "--help-all" if "--help-all" in words else "--help"
         get_command(app).main([command, page], prog_name="mini-agentic-rl")
     try:
-        line = _command_line(command, given, dict(names or {}), dict(defaults or {}), further or {}, prepare)
+        line, values = _translated(_options(command), words, names, further)
+        added = {**defaults, **(prepare({**defaults, **values}) if prepare is not None else {})}
     except UserError as error:
         sys.stderr.write(visible(f"error: {error}\n"))
         sys.exit(USER_ERROR)
+    for name, value in added.items():
+        if name not in values:
+            line += [_dashed(name), value]
     get_command(app).main([command, *line], prog_name="mini-agentic-rl")
     sys.exit(0)
 
@@ -78,47 +83,35 @@ def number(options: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-def _command_line(
-    command: str,
-    given: Sequence[str],
-    names: Mapping[str, str],
-    defaults: Mapping[str, str],
-    further: Mapping[str, str],
-    prepare: Prepare | None,
-) -> list[str]:
-    """Return the arguments that the command is called with."""
-    known = _options(command)
+def _translated(
+    options: Mapping[str, bool], words: Sequence[str], names: Mapping[str, str], further: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments of the command, and the given options by name, those of `further` included; a flag without
+    a value has an empty one."""
     line: list[str] = []
     values: dict[str, str] = {}
-    set_flags: set[str] = set()
-    words = list(given)
-    while words:
-        word = words.pop(0)
+    rest = iter(words)
+    for word in rest:
         if not word.startswith("--") or word == "--":
             line.append(word)
             continue
         flag, equals, value = word.partition("=")
-        name = flag[2:].replace("-", "_")
+        name = _underscored(flag)
         name = names.get(name, name)
-        if name not in known and name not in further:
-            raise UserError(_unknown(flag, [*known, *names, *further]))
-        takes_value = name in further or known[name]
+        if name not in options and name not in further:
+            known = [*options, *names, *further]
+            near = called_here(_underscored(flag), known) or misspelt(_underscored(flag), known)
+            raise UserError(f"{flag} is unknown{f': did you mean --{near}?' if near else '; see --help'}")
+        takes_value = name in further or options[name]
         if takes_value and not equals:
-            if not words:
+            given = next(rest, None)
+            if given is None:
                 raise UserError(f"{flag} needs a value")
-            value = words.pop(0)
-        set_flags.add(name)
-        if takes_value:
-            values[name] = value
+            value = given
+        values[name] = value
         if name not in further:
             line += [_dashed(name), value] if takes_value else [_dashed(name)]
-    added = {name: value for name, value in defaults.items() if name not in set_flags}
-    if prepare is not None:
-        added |= prepare({**defaults, **values})
-    for name, value in added.items():
-        if name not in set_flags:
-            line += [_dashed(name), value]
-    return line
+    return line, values
 
 
 def _options(command: str) -> dict[str, bool]:
@@ -130,13 +123,6 @@ def _options(command: str) -> dict[str, bool]:
             for option in (*parameter.opts, *parameter.secondary_opts):
                 takes_value[_underscored(option)] = not parameter.is_flag
     return takes_value
-
-
-def _unknown(flag: str, known: Iterable[str]) -> str:
-    name, names = _underscored(flag), list(known)
-    near = called_here(name, names) or misspelt(name, names)
-    hint = f": did you mean --{near}?" if near else "; see --help"
-    return f"{flag} is unknown{hint}"
 
 
 def _dashed(name: str) -> str:

@@ -211,20 +211,27 @@ def json_schema() -> dict[str, Any]:
     properties: dict[str, Any] = {
         "action": {"type": "string", "enum": list(ACTIONS), "default": "train", "description": _ABOUT_ACTIONS}
     }
-    for name, (schema, actions) in _merged().items():
+    for name, (schema, actions) in _schemas().items():
         properties[name] = {**schema, "description": f"{schema['description']} ({', '.join(actions)})"}
     return {"type": "object", "properties": properties, "required": ["action"], "additionalProperties": False}
 
 
 def describe() -> list[ToolParameter]:
     """Return every parameter, `action` first."""
-    parameters = [ToolParameter("action", "string", _ABOUT_ACTIONS, False, "train", ACTIONS)]
-    for name, (schema, actions) in _merged().items():
-        kind = str(schema.get("type", "string"))
-        parameters.append(
-            ToolParameter(name, kind, schema["description"], False, schema.get("default"), tuple(actions))
-        )
-    return parameters
+    return [
+        ToolParameter("action", "string", _ABOUT_ACTIONS, False, "train", ACTIONS),
+        *(
+            ToolParameter(
+                name,
+                str(schema.get("type", "string")),
+                schema["description"],
+                False,
+                schema.get("default"),
+                tuple(actions),
+            )
+            for name, (schema, actions) in _schemas().items()
+        ),
+    ]
 
 
 _ABOUT_ACTIONS = (
@@ -233,25 +240,24 @@ _ABOUT_ACTIONS = (
 )
 
 
-def _merged() -> dict[str, tuple[dict[str, Any], list[str]]]:
-    """Return the schema of each parameter, from the first action that has it, and the actions that have it."""
-    merged: dict[str, tuple[dict[str, Any], list[str]]] = {}
+def _schemas() -> dict[str, tuple[dict[str, Any], list[str]]]:
+    """Return the schema of each parameter, from the first action that has it, and the actions that have it.
+
+    The alternative null, which means the default, is left out.
+    """
+    schemas: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for action, kind in PARAMETERS.items():
         for name, schema in kind.model_json_schema()["properties"].items():
-            hidden = ("title", *extra_of(kind.model_fields[name]))
-            plain = {key: value for key, value in schema.items() if key not in hidden}
+            hidden = ("title", "anyOf", *extra_of(kind.model_fields[name]))
+            plain = {key: value for key, value in schema.items() if key not in hidden and value is not None}
             plain["description"] = " ".join(str(schema.get("description", "")).split())
+            for alternative in schema.get("anyOf", ()):
+                if alternative.get("type") != "null":
+                    plain |= alternative
             if name.startswith("custom_"):
                 plain["type"] = "string"
-            merged.setdefault(name, (_plain(plain), []))[1].append(action)
-    return merged
-
-
-def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema without the alternative null, which means the default."""
-    kinds = [kind for kind in schema.get("anyOf", ()) if kind.get("type") != "null"]
-    rest = {key: value for key, value in schema.items() if key != "anyOf" and value is not None}
-    return rest | kinds[0] if len(kinds) == 1 else rest
+            schemas.setdefault(name, (plain, []))[1].append(action)
+    return schemas
 
 
 def _complaint(kind: type[Settings], problem: Any) -> str:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ...algorithm import Backend
 from ...commands import PPO, check_model
@@ -46,8 +46,10 @@ class TrainerWrapper(ABC):
         dataset: the rows to train on.
     """
 
-    method = ""
+    method: ClassVar[str] = ""
     """Name of the folder of its runs."""
+    result: ClassVar[str] = ""
+    """Folder of the result inside that of a run."""
 
     def __init__(self, config: TrainingConfig | None = None, dataset: Rows | None = None) -> None:
         self.config = config or TrainingConfig()
@@ -97,16 +99,14 @@ class TrainerWrapper(ABC):
             raise UserError(f"{type(self).__name__} has trained nothing yet: call train() before save_model()")
         target = Path(self.config.output_dir if output_dir is None else output_dir)
         target.mkdir(parents=True, exist_ok=True)
-        files = [file for file in self._result_folder().iterdir() if file.is_file() and file.name not in _RUN_FILES]
+        results = self.run_folder / self.result
+        files = [file for file in results.iterdir() if file.is_file() and file.name not in _RUN_FILES]
         for file in sorted(files, key=lambda file: file.name == ADAPTER_CONFIG):  # which makes the folder an adapter's
             shutil.copy2(file, target / file.name)
         return target
 
     @abstractmethod
     def _train(self, rows: Rows, resume: bool, overwrite: bool) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _result_folder(self) -> Path: ...
 
 
 class SupervisedTrainerWrapper(TrainerWrapper):
@@ -126,9 +126,6 @@ class SupervisedTrainerWrapper(TrainerWrapper):
         return supervise(
             self.method, self.config, rows, self.run_folder, options=self.options, resume=resume, overwrite=overwrite
         )
-
-    def _result_folder(self) -> Path:
-        return self.run_folder
 
 
 class SFTTrainerWrapper(SupervisedTrainerWrapper):
@@ -182,6 +179,7 @@ class GRPOTrainerWrapper(TrainerWrapper):
     """
 
     method = "grpo"
+    result = "adapter"
 
     def __init__(
         self,
@@ -241,9 +239,6 @@ class GRPOTrainerWrapper(TrainerWrapper):
             batch = self.config.per_device_train_batch_size * self.config.gradient_accumulation_steps
             self.dataset = environment.tasks("train", batch)
         return environment
-
-    def _result_folder(self) -> Path:
-        return self.run_folder / "adapter"
 
 
 class PPOTrainerWrapper(GRPOTrainerWrapper):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ... import post_training
-from ...algorithm import PRESETS, Backend, ReinforcementLearning
-from ...commands import PPO, TrainConfig, check_model
-from ...commands import make_algorithm as make_from_config
+from ...algorithm import PRESETS, Backend
+from ...commands import PPO, TrainConfig, check_model, make_algorithm
 from ...errors import UserError
 from ...litagent import LitAgent
 from ...metrics import check_loggers
@@ -30,23 +29,14 @@ from .prompt_agent import PromptAgent
 # Training on written rows under a `TrainingConfig`: SFT, preferences, and reward models.
 
 
-SUPERVISED_SETTINGS: Mapping[str, type[PostTrainingSettings]] = {
-    "sft": SFTSettings,
-    "dpo": DPOSettings,
-    "kto": KTOSettings,
-    "orpo": ORPOSettings,
-    "reward": RewardModelSettings,
+SUPERVISED: Mapping[str, tuple[type[PostTrainingSettings], str, str]] = {
+    "sft": (SFTSettings, "sft", "train_sft"),
+    "dpo": (DPOSettings, "preference", "train_dpo"),
+    "kto": (KTOSettings, "unpaired", "train_kto"),
+    "orpo": (ORPOSettings, "preference", "train_orpo"),
+    "reward": (RewardModelSettings, "preference", "train_reward_model"),
 }
-"""The settings of each method by its name."""
-
-FORMATS: Mapping[str, str] = {
-    "sft": "sft",
-    "dpo": "preference",
-    "kto": "unpaired",
-    "orpo": "preference",
-    "reward": "preference",
-}
-"""The form of rows that each method learns from."""
+"""Of each method its settings, the form of its rows, and the function of `post_training` that runs it."""
 
 _SAME = sorted(
     {*TrainingConfig.model_fields, "dtype", "loggers"} & PostTrainingSettings.model_fields.keys() - {"output_dir"}
@@ -67,7 +57,7 @@ def supervise(
     """Train on rows in the form of the method into `folder`, and return the summary of the run.
 
     Args:
-        method: a name in `SUPERVISED_SETTINGS`.
+        method: a name in `SUPERVISED`.
         options: settings of the method that `config` does not have, as `beta`.
         resume: continue the run in the folder.
         overwrite: replace the run in the folder.
@@ -95,37 +85,15 @@ def supervise(
     twice = sorted(options.keys() & values.keys())
     if twice:
         raise UserError(f"{twice[0]} is a setting of TrainingConfig: give it there", setting=twice[0])
-    settings: Any = SUPERVISED_SETTINGS[method](**values, **options)
-    train: Mapping[str, Callable[..., dict[str, Any]]] = {
-        "sft": post_training.train_sft,
-        "dpo": post_training.train_dpo,
-        "kto": post_training.train_kto,
-        "orpo": post_training.train_orpo,
-        "reward": post_training.train_reward_model,
-    }
+    settings_type, _, function = SUPERVISED[method]
+    settings = settings_type(**values, **options)
     with tracking_project(config):
-        return train[method](settings, train_rows=list(rows))
+        summary: dict[str, Any] = getattr(post_training, function)(settings, train_rows=list(rows))
+    return summary
 
 
 ALGORITHMS: tuple[str, ...] = (*PRESETS, PPO)
 """Names of the algorithms: GRPO, its presets, and PPO."""
-
-NAMES: Mapping[str, str] = {
-    "dtype": "load.dtype",
-    "max_steps": "loop.total_steps",
-    "samples_per_prompt": "loop.samples_per_prompt",
-    "max_new_tokens": "loop.max_new_tokens",
-    "temperature": "loop.temperature",
-    "eval_steps": "loop.eval_every",
-    "save_steps": "loop.checkpoint_every",
-    "seed": "loop.seed",
-    "learning_rate": "learner.learning_rate",
-    "warmup_steps": "learner.warmup_steps",
-    "gradient_checkpointing": "learner.checkpointing",
-    "lora_r": "lora.r",
-    "lora_alpha": "lora.alpha",
-}
-"""Fields of `TrainingConfig` and their paths in `PromptConfig`; None keeps the default there."""
 
 
 def reinforce(
@@ -160,7 +128,11 @@ def reinforce(
     check_loggers(config.loggers)
     model = model_source(config)
     check_model(model, "auto")
-    learner = make_algorithm(algorithm, config, model, backend=backend)
+    if not config.use_lora and adapter_folder(model) is not None:
+        raise UserError(f"use_lora=False trains whole weights, but model_name {model!r} is an adapter: merge it first")
+    if algorithm == PPO and backend != "native":
+        raise UserError("backend='trl' is for GRPO and its variants: PPO takes backend='native'")
+    learner = make_algorithm(train_config(algorithm, config, backend=backend), model=model)
 
     def about() -> dict[str, Any]:
         return {
@@ -186,10 +158,9 @@ def reinforce(
                 logger=run.logger,
                 resume=run.is_resumed,
             )
-            if agent is None:
-                agent = PromptAgent(reward_fn, sampling={} if config.top_p == 1.0 else {"top_p": config.top_p})
-            trained_agent = agent
-            outside_of_loops(lambda: trainer.fit(trained_agent, list(rows), val_dataset=list(eval_rows)))
+            sampling = {} if config.top_p == 1.0 else {"top_p": config.top_p}
+            trained = PromptAgent(reward_fn, sampling=sampling) if agent is None else agent
+            outside_of_loops(lambda: trainer.fit(trained, list(rows), val_dataset=list(eval_rows)))
     return run_folder.read_summary()
 
 
@@ -208,33 +179,31 @@ def train_config(algorithm: str, config: TrainingConfig, *, backend: Backend = "
     """
     if algorithm not in ALGORITHMS:
         raise UserError(f"algorithm {algorithm!r} is unknown: choose {', '.join(ALGORITHMS)}")
-    given: dict[str, Any] = {path: getattr(config, name) for name, path in NAMES.items()}
-    given["loop.tasks_per_step"] = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    given["loop.total_epochs"] = config.num_train_epochs if config.max_steps is None else None
     targets = config.lora_target_modules
-    given["lora.target_modules"] = None if targets is None else tuple(targets)
-    if "lora_dropout" in config.model_fields_set:
-        given["lora.dropout"] = config.lora_dropout
-    groups: dict[str, dict[str, Any]] = {}
-    for path, value in given.items():
-        group, _, name = path.partition(".")
-        if value is not None:
-            groups.setdefault(group, {})[name] = value
+    loop = {
+        "total_steps": config.max_steps,
+        "total_epochs": config.num_train_epochs if config.max_steps is None else None,
+        "tasks_per_step": config.per_device_train_batch_size * config.gradient_accumulation_steps,
+        "samples_per_prompt": config.samples_per_prompt,
+        "max_new_tokens": config.max_new_tokens,
+        "temperature": config.temperature,
+        "eval_every": config.eval_steps,
+        "checkpoint_every": config.save_steps,
+        "seed": config.seed,
+    }
+    learner = {
+        "learning_rate": config.learning_rate,
+        "warmup_steps": config.warmup_steps,
+        "checkpointing": config.gradient_checkpointing,
+    }
+    lora = {
+        "r": config.lora_r,
+        "alpha": config.lora_alpha,
+        "dropout": config.lora_dropout if "lora_dropout" in config.model_fields_set else None,
+        "target_modules": None if targets is None else tuple(targets),
+    }
+    groups: dict[str, Any] = {"load": {"dtype": config.dtype}, "loop": loop, "learner": learner, "lora": lora}
+    for name, group in groups.items():  # None keeps the default of `train`
+        groups[name] = {key: value for key, value in group.items() if value is not None}
     groups["loop"]["eval_size"] = None  # all of them
-    values: Mapping[str, Any] = {**groups, "algorithm": algorithm, "backend": backend}
-    return PromptConfig(full_finetune=not config.use_lora, **values)
-
-
-def make_algorithm(
-    algorithm: str, config: TrainingConfig, model: str, *, backend: Backend = "native"
-) -> ReinforcementLearning[Any]:
-    """Return the algorithm of this name, with the settings that `config` has for it.
-
-    Raises:
-        UserError: there is no such algorithm, or a setting cannot work.
-    """
-    if not config.use_lora and adapter_folder(model) is not None:
-        raise UserError(f"use_lora=False trains whole weights, but model_name {model!r} is an adapter: merge it first")
-    if algorithm == PPO and backend != "native":
-        raise UserError("backend='trl' is for GRPO and its variants: PPO takes backend='native'")
-    return make_from_config(train_config(algorithm, config, backend=backend), model=model)
+    return PromptConfig(algorithm=algorithm, backend=backend, full_finetune=not config.use_lora, **groups)

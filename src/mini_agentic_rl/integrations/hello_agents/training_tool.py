@@ -105,7 +105,14 @@ class RLTrainingTool:
         """Do what `action` says (`train` where there is none) and answer in JSON."""
         action = "train"
         try:
-            given = _read(parameters)
+            if isinstance(parameters, str):
+                try:
+                    parameters = json.loads(parameters)
+                except ValueError as error:
+                    raise ToolError(f"the parameters are not valid JSON ({error}); give a JSON object") from error
+            given = {} if parameters is None else parameters
+            if not isinstance(given, Mapping):
+                raise ToolError(f"the parameters are a {type(given).__name__}; give a JSON object")
             action = read_action(given)
             result = self._actions[action](read_parameters(PARAMETERS[action], action, given))
             answer = {"success": True, "status": "success", "action": action, **result}
@@ -153,35 +160,35 @@ class RLTrainingTool:
 
     def _train(self, parameters: TrainParameters) -> dict[str, Any]:
         """Train to the end, and return the summary."""
-        from . import FORMATS, SUPERVISED_SETTINGS, supervise  # which import torch
+        from . import SUPERVISED, reinforce, supervise  # which import torch
 
+        algorithm = parameters.algorithm
         folder = self._paths.output(parameters.output_dir)
         model = self._paths.model(parameters.model_name)
-        form = FORMATS.get(parameters.algorithm, "rl")
-        name, rows = self._find(parameters, form)
-        reward_fn = self._reward(parameters) if form == "rl" else None
+        method = SUPERVISED.get(algorithm)
+        reward_fn = self._reward(parameters) if method is None else None
         if not self._free.acquire(blocking=False):
             raise ToolError(f"at most {self._max_trainings} trainings run at once (max_trainings): wait until one ends")
         try:
-            rows = self._rows(name, rows, form, parameters, parameters.seed)
+            name, rows = self._rows(parameters, "rl" if method is None else method[1], parameters.seed)
             if not rows:
                 raise UserError("dataset has no rows to train on")
-            if form == "rl":
-                summary = _reinforce(parameters, model, rows, reward_fn, folder)
+            rate = REINFORCEMENT_RATE if method is None else method[0].settings()["learning_rate"].default
+            config = _config(parameters, model, folder, float(rate))
+            again: dict[str, Any] = {"resume": parameters.resume, "overwrite": parameters.overwrite}
+            if reward_fn is None:
+                summary = supervise(algorithm, config, rows, folder, **again)
             else:
-                usual = SUPERVISED_SETTINGS[parameters.algorithm].settings()["learning_rate"].default
-                summary = supervise(
-                    parameters.algorithm,
-                    _config(parameters, model, folder, float(usual)),
-                    rows,
-                    folder,
-                    resume=parameters.resume,
-                    overwrite=parameters.overwrite,
-                )
+                train: Rows = rows
+                held_out: Rows = ()
+                if parameters.eval_samples and len(rows) > 1:
+                    train, held_out = divide_examples(list(rows), _EVAL_FRACTION, parameters.seed)
+                measured = held_out[: parameters.eval_samples]
+                summary = reinforce(algorithm, config, train, reward_fn, folder, eval_rows=measured, **again)
         finally:
             self._free.release()
         return {
-            "algorithm": parameters.algorithm,
+            "algorithm": algorithm,
             "model": parameters.model_name,
             "output_dir": str(folder),
             "dataset": name,
@@ -192,15 +199,14 @@ class RLTrainingTool:
 
     def _load_dataset(self, parameters: LoadDatasetParameters) -> dict[str, Any]:
         """Return the number of rows, their columns and the first rows."""
-        name, rows = self._find(parameters, parameters.format)
-        loaded = self._rows(name, rows, parameters.format, parameters)
+        name, rows = self._rows(parameters, parameters.format)
         return {
             "dataset": name,
             "format": parameters.format,
             "split": parameters.split,
-            "dataset_size": len(loaded),
-            "sample_keys": list(loaded[0]) if loaded else [],
-            "samples": [{name: _cut(value) for name, value in row.items()} for row in loaded[:_SHOWN_ROWS]],
+            "dataset_size": len(rows),
+            "sample_keys": list(rows[0]) if rows else [],
+            "samples": [{name: _cut(value) for name, value in row.items()} for row in rows[:_SHOWN_ROWS]],
         }
 
     def _create_reward(self, parameters: RewardParameters) -> dict[str, Any]:
@@ -226,10 +232,11 @@ class RLTrainingTool:
         from . import evaluate_model
 
         reward_fn = self._reward(parameters)
-        name, rows = self._find(parameters, "rl")
+        model = self._paths.model(parameters.model_path or parameters.model_name)
+        name, rows = self._rows(parameters, "rl")
         scores = evaluate_model(
-            self._paths.model(parameters.model_path or parameters.model_name),
-            self._rows(name, rows, "rl", parameters),
+            model,
+            rows,
             reward_fn,
             max_samples=parameters.max_samples,
             max_new_tokens=parameters.max_new_tokens,
@@ -238,26 +245,30 @@ class RLTrainingTool:
         )
         return {"dataset": name, "split": parameters.split, **scores}
 
-    def _find(self, parameters: DataParameters, form: str) -> tuple[str, Rows | None]:
-        """Return the name of the data set, and its rows if it is registered or given."""
-        custom = parameters.custom_dataset
+    def _rows(self, parameters: DataParameters, form: Any, seed: int = 0) -> tuple[str, Rows]:
+        """Return the name of the data set and its rows: given, registered or loaded."""
+        custom, most = parameters.custom_dataset, parameters.max_samples
         if custom is not None and not isinstance(custom, str):
-            return "custom", list(custom)[: parameters.max_samples]
-        if isinstance(custom, str) and custom not in self._datasets:
-            raise ToolError(f"custom_dataset={custom!r} is not registered. Registered: {_names(self._datasets)}")
+            return "custom", list(custom)[:most]
+        if custom is not None and custom not in self._datasets:
+            known = ", ".join(self._datasets) or "none"
+            raise ToolError(f"custom_dataset={custom!r} is not registered. Registered: {known}")
         name = custom or parameters.dataset
-        if name is None:
-            return (usual_dataset() if form in ("sft", "rl") else STAND_IN), None
         if name in self._datasets:
-            return name, list(self._datasets[name])[: parameters.max_samples]
-        return local_copy(self._paths.dataset(name)), None
+            return name, list(self._datasets[name])[:most]
+        if name is not None:
+            name = local_copy(self._paths.dataset(name))
+        else:
+            name = usual_dataset() if form in ("sft", "rl") else STAND_IN
+        return name, load_examples(name, form, split=parameters.split, max_samples=most, seed=seed)
 
     def _reward(self, parameters: RewardParameters) -> Callable[..., Any]:
         """Return the reward function of a call."""
         custom = parameters.custom_reward
         if isinstance(custom, str):
             if custom not in self._rewards:
-                raise ToolError(f"custom_reward={custom!r} is not registered. Registered: {_names(self._rewards)}")
+                known = ", ".join(self._rewards) or "none"
+                raise ToolError(f"custom_reward={custom!r} is not registered. Registered: {known}")
             return self._rewards[custom]
         if custom is not None:
             if not callable(custom):
@@ -270,25 +281,6 @@ class RLTrainingTool:
             penalty_weight=parameters.penalty_weight,
             step_bonus=parameters.step_bonus,
         )
-
-    def _rows(self, name: str, rows: Rows | None, form: Any, parameters: DataParameters, seed: int = 0) -> Rows:
-        """Return the rows, loaded by the name of the data set if they are not given."""
-        if rows is not None:
-            return rows
-        return load_examples(name, form, split=parameters.split, max_samples=parameters.max_samples, seed=seed)
-
-
-def _read(parameters: Mapping[str, Any] | str | None) -> Mapping[str, Any]:
-    if isinstance(parameters, str):
-        try:
-            parameters = json.loads(parameters)
-        except ValueError as error:
-            raise ToolError(f"the parameters are not valid JSON ({error}); give a JSON object") from error
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, Mapping):
-        raise ToolError(f"the parameters are a {type(parameters).__name__}; give a JSON object")
-    return parameters
 
 
 def _config(parameters: TrainParameters, model: str, folder: Path, learning_rate: float) -> TrainingConfig:
@@ -305,29 +297,6 @@ def _config(parameters: TrainParameters, model: str, folder: Path, learning_rate
         "samples_per_prompt": samples,
     }
     return TrainingConfig(**values)
-
-
-def _reinforce(parameters: TrainParameters, model: str, rows: Rows, reward_fn: Any, folder: Path) -> dict[str, Any]:
-    from . import reinforce
-
-    train: Rows = rows
-    held_out: Rows = ()
-    if parameters.eval_samples and len(rows) > 1:
-        train, held_out = divide_examples(list(rows), _EVAL_FRACTION, parameters.seed)
-    return reinforce(
-        parameters.algorithm,
-        _config(parameters, model, folder, REINFORCEMENT_RATE),
-        train,
-        reward_fn,
-        folder,
-        eval_rows=held_out[: parameters.eval_samples],
-        resume=parameters.resume,
-        overwrite=parameters.overwrite,
-    )
-
-
-def _names(registered: Mapping[str, Any]) -> str:
-    return ", ".join(registered) or "none"
 
 
 def _cut(value: Any) -> Any:

@@ -34,7 +34,7 @@ from ...redaction import without_those_of
 from ...store.base import LightningStoreError, StorageFailedError
 from ...store.ledger import Changes
 from ...store.tables import Tables
-from .tables import COUNTERS, STATE, THE_LOCK, MongoTables, prepare, require_transactions
+from .tables import COUNTERS, STATE, THE_LOCK, MongoTables, prepare
 
 T = TypeVar("T")
 
@@ -88,7 +88,13 @@ class MongoConnection:
     def open(self) -> None:
         """Check the server, and create what is missing in the database."""
         with pymongo.timeout(self._timeout_seconds):
-            require_transactions(self._client.admin.command("hello"), self._name)
+            hello = self._client.admin.command("hello")
+            if "setName" not in hello and hello.get("msg") != "isdbgrid":
+                raise LightningStoreError(
+                    f"the store {self._name}: the MongoDB server is standalone and has no transactions; "
+                    "start it as a replica set of one or more members: mongod --replSet rs0, then once "
+                    "mongosh --eval 'rs.initiate()'"
+                )
             prepare(self._database, self._name)
 
     def transaction(self, work: Callable[[Tables], Changes]) -> None:

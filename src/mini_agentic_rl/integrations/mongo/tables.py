@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pymongo import ASCENDING, DESCENDING, IndexModel, ReturnDocument
 from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
@@ -106,16 +107,6 @@ _INDEXES: Final[dict[str, list[IndexModel]]] = {
 }
 
 
-def require_transactions(hello: dict[str, Any], name: str) -> None:
-    """Refuse a server that has no transactions, by its answer to the command `hello`."""
-    if "setName" not in hello and hello.get("msg") != "isdbgrid":
-        raise LightningStoreError(
-            f"the store {name}: the MongoDB server is standalone and has no transactions; "
-            "start it as a replica set of one or more members: mongod --replSet rs0, then once "
-            "mongosh --eval 'rs.initiate()'"
-        )
-
-
 def prepare(database: Database[Any], name: str) -> None:
     """Create collections and indexes in a database that has none of ours, or check their version.
 
@@ -137,30 +128,11 @@ def prepare(database: Database[Any], name: str) -> None:
         )
 
 
-def _set_reward(database: Database[Any], ids: dict[str, str], session: ClientSession | None = None) -> None:
-    """Set the reward of a rollout to that of the last reward span of an attempt, if this is the latest attempt."""
-    last = [("sequence_id", DESCENDING), ("_id", DESCENDING)]
-    span = database[SPANS].find_one(ids | {"reward": {"$type": "number"}}, {"reward": 1}, sort=last, session=session)
-    attempt = database[ATTEMPTS].find_one(ids, {"_id": 1}, session=session)
-    if span is not None and attempt is not None:
-        latest = {"rollout_id": ids["rollout_id"], "latest_attempt": attempt["_id"]}
-        database[ROLLOUTS].update_one(latest, {"$set": {"reward": span["reward"]}}, session=session)
-
-
 def _insert_once(database: Database[Any], document: dict[str, Any]) -> None:
     try:
         database[STATE].insert_one(document)
     except DuplicateKeyError:  # another process was faster
         return
-
-
-COLLECTION_OF: Final[dict[Kind, str]] = {
-    "rollout": ROLLOUTS,
-    "attempt": ATTEMPTS,
-    "span": SPANS,
-    "resources": RESOURCES,
-    "worker": WORKERS,
-}
 
 
 def filter_of(query: Query) -> dict[str, Any]:
@@ -221,7 +193,13 @@ class MongoTables:
         self._resources = database[RESOURCES]
         self._workers = database[WORKERS]
         self._outcomes = database[OUTCOMES]
-        self._of_kind = {kind: database[name] for kind, name in COLLECTION_OF.items()}
+        self._of_kind: dict[Kind, Collection[Any]] = {
+            "rollout": self._rollouts,
+            "attempt": self._attempts,
+            "span": self._spans,
+            "resources": self._resources,
+            "worker": self._workers,
+        }
         self._counters = counters
         self._counted: set[str] = set()
 
@@ -355,8 +333,18 @@ class MongoTables:
             reached = max(span.sequence_id for span in new)
             self._attempts.update_one(ids, {"$max": {"last_span_number": reached}}, session=self._session)
             if any(document["reward"] is not None for document in documents):
-                _set_reward(self._state.database, ids, self._session)
+                self._set_reward(ids)
         return new
+
+    def _set_reward(self, ids: dict[str, str]) -> None:
+        """Set the reward of a rollout to that of the last reward span of an attempt, if this is the latest attempt."""
+        rewarded = ids | {"reward": {"$type": "number"}}
+        last = [("sequence_id", DESCENDING), ("_id", DESCENDING)]
+        span = self._spans.find_one(rewarded, {"reward": 1}, sort=last, session=self._session)
+        attempt = self._attempts.find_one(ids, {"_id": 1}, session=self._session)
+        if span is not None and attempt is not None:
+            latest = {"rollout_id": ids["rollout_id"], "latest_attempt": attempt["_id"]}
+            self._rollouts.update_one(latest, {"$set": {"reward": span["reward"]}}, session=self._session)
 
     def latest_resources(self) -> ResourcesUpdate | None:
         last = [("write_number", DESCENDING)]
@@ -529,7 +517,7 @@ class MongoTables:
         return self.counters[counter]
 
 
-def _ids(rollout_id: str, attempt_id: str) -> dict[str, Any]:
+def _ids(rollout_id: str, attempt_id: str) -> dict[str, str]:
     return {"rollout_id": rollout_id, "attempt_id": attempt_id}
 
 

@@ -1,9 +1,8 @@
 """APO, automatic prompt optimisation: beam search over textual gradients.
 
 apo          `APO`, the algorithm and its result
-search       one run: rounds of trial, criticism, rewriting and selection
+search       one run: rounds of trial, criticism, rewriting and selection; transcripts of rollouts for the critic
 state        the settings, and the prompts with their scores, as stored in checkpoints
-trials       rollouts of prompts, and their transcripts for the critic
 critic       the model that criticises and rewrites; validation of rewritten prompts
 """
 

@@ -121,11 +121,8 @@ class APO(Algorithm, Generic[TaskT]):
         held = self.context.initial_resources
         name, self._seed_prompt = find_prompt(held, self.settings.prompt_name)
         async with resources_with_proxy(held, self.context.llm_proxy, self.context.store) as resources:
-            self._run = SearchRun(
-                *(self.client, self.settings, self.context, name, self._seed_prompt, resources),
-                *(train_dataset, val_dataset),
-            )
-            await self._run.all()
+            self._run = SearchRun(self.client, self.settings, self.context, name, self._seed_prompt, resources)
+            await self._run.run(train_dataset, val_dataset)
 
 
 def find_prompt(held: NamedResources, wanted: str | None) -> tuple[str, PromptTemplate]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,9 +93,10 @@ class Search:
     """State of a search: the prompts with their ancestry and scores, and which of them survive."""
 
     versions: list[Version]
-    beam: list[str]
+    """All prompts, in the order of creation; the first is the prompt to improve, `v0`."""
+    beam: list[str] = field(default_factory=lambda: ["v0"])
     """Names of the survivors, best first."""
-    best: str
+    best: str = "v0"
     """Name of the version with the highest score on all validation tasks."""
     begun: bool = False
     """True once the initial validation is done or skipped."""
@@ -111,11 +112,6 @@ class Search:
     """Number of rollouts without a reward, by reason."""
     rewarded: int = 0
     """Number of rollouts with a reward."""
-
-    @classmethod
-    def begin(cls, template: str) -> Search:
-        """Return a search that starts from one prompt."""
-        return cls(versions=[Version("v0", template)], beam=["v0"], best="v0")
 
     @classmethod
     def read(cls, folder: Path, template: str) -> Search:
@@ -140,16 +136,17 @@ class Search:
             )
         return search
 
-    def write(self, folder: Path) -> None:
-        """Write the whole state, and beside it the text of the best prompt."""
-        self._write(folder, asdict(self))
+    def write(self, folder: Path, prompt: PromptTemplate | None = None) -> None:
+        """Write the whole state, and beside it the text of the best prompt.
 
-    def write_result(self, folder: Path, prompt: PromptTemplate) -> None:
-        """Write the result of a finished search: the best version, as a resource too, and the history."""
-        self._write(folder, {"prompt": prompt.model_dump(), **asdict(self.winner), "history": self.history})
-
-    def _write(self, folder: Path, value: Mapping[str, Any]) -> None:
-        text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+        Args:
+            prompt: the best version as a resource, for the result of a finished search, which has it, the best version
+                and the history.
+        """
+        state = asdict(self)
+        if prompt is not None:
+            state = {"prompt": prompt.model_dump(), **asdict(self.winner), "history": self.history}
+        text = json.dumps(state, indent=2, ensure_ascii=False) + "\n"
         (folder / STATE_FILE).write_text(text, encoding="utf-8")
         (folder / _BEST).write_text(self.winner.template, encoding="utf-8")
 
@@ -182,14 +179,10 @@ class Search:
         """Return the version of this name."""
         return next(version for version in self.versions if version.name == name)
 
+    @property
     def survivors(self) -> list[Version]:
-        """Return the beam, best first."""
+        """The beam, best first."""
         return [self.version(name) for name in self.beam]
-
-    def parents(self, width: int) -> list[Version]:
-        """Return `width` parents for the next round; a smaller beam is repeated."""
-        beam = self.survivors()
-        return [beam[index % len(beam)] for index in range(width)]
 
     def add(self, template: str, parent: Version, critique: str) -> Version | None:
         """Add and return a new version; None where the template is that of an earlier one."""
@@ -198,24 +191,6 @@ class Search:
         version = Version(f"v{len(self.versions)}", template, parent.name, self.rounds + 1, critique)
         self.versions.append(version)
         return version
-
-    def select(self, candidates: Sequence[Version], width: int) -> Version:
-        """Keep the `width` best candidates by their latest score; older ones win ties.
-
-        Returns:
-            The best of them.
-        """
-        ordered = sorted(candidates, key=lambda v: (v.latest is None, -(v.latest or 0.0)))
-        self.beam = [version.name for version in ordered[:width]]
-        return ordered[0]
-
-    def crown(self, leader: Version) -> bool:
-        """Make `leader` the best version if its score on all validation tasks is the highest so far."""
-        best = self.winner.score
-        if leader.score is None or (best is not None and leader.score <= best):
-            return False
-        self.best = leader.name
-        return True
 
     def spend(self, phase: str, seconds: float) -> None:
         """Add to a phase's time."""

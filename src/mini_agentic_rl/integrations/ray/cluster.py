@@ -21,16 +21,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from ...config import cache_dir, refusal
 from ...errors import MissingPackageError, UserError
 from ...execution.base import RunnerBundle, ThreadingEvent
 from ...execution.roles import keep_running
 from ...files import make_private_folder
+from ...http import is_loopback
 from ...logging import Throttle, setup_logging
 from ...processes import RemoteFailure, begin_family, end_family
 from ...runner import set_worker_label
-from ...store import LightningStore
+from ...store import LightningStore, LightningStoreClient
 
 _LONGEST_FOLDER: Final = (103 if sys.platform == "darwin" else 107) - 66
 """Longest path of the folder for Ray's sockets: the system's limit for a socket path, less the part that Ray adds."""
@@ -56,10 +58,19 @@ class RayCluster:
         self.host = str(ray.util.get_node_ip_address())
         """Address by which other nodes reach this computer."""
 
-    @property
-    def spans_computers(self) -> bool:
-        """True if nodes of the cluster have other addresses than this computer."""
-        return any(node["Alive"] and node["NodeManagerAddress"] != self.host for node in self._ray.nodes())
+    def check_reach(self, store: LightningStoreClient) -> None:
+        """Check that the nodes of the cluster can reach the address of a store.
+
+        Raises:
+            UserError: it is a loopback address, and the cluster has other nodes.
+        """
+        if not is_loopback(urlsplit(store.server_address_root).hostname or ""):
+            return
+        if any(node["Alive"] and node["NodeManagerAddress"] != self.host for node in self._ray.nodes()):
+            raise UserError(
+                f"the other nodes of the Ray cluster cannot reach the store at {store.server_address_root}: let its "
+                f"server listen where they can (here {self.host}), and name it so, or leave `store` to the strategy"
+            )
 
     def put(self, value: Any) -> Any:
         """Store a value for many actors; return its object reference."""

@@ -23,12 +23,12 @@ from ...execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle, 
 from ...execution.client_server import Patience
 from ...execution.ray_settings import RaySettings
 from ...execution.roles import run_side_by_side, run_until_set
-from ...http import is_loopback, reached_at
+from ...http import reached_at
 from ...logging import PACKAGE_LOGGER
 from ...processes import dumps
 from ...redaction import remember_secrets
 from ...store import LightningStore, LightningStoreClient, LightningStoreServer
-from .cluster import RayCluster, RunnerSetup, connected
+from .cluster import RunnerSetup, connected
 from .runners import RayRunners
 
 _KILL_SECONDS: Final = 5.0
@@ -110,7 +110,7 @@ class RayExecutionStrategy(ExecutionStrategy):
             served = self._served(store, host) if managed else contextlib.nullcontext((store, store))
             with served as (mine, theirs), reached_at(host):
                 if isinstance(theirs, LightningStoreClient):
-                    _check_reach(theirs, cluster)
+                    cluster.check_reach(theirs)
                 setup = RunnerSetup(bundle, dumps(theirs, "the store", _ADVICE), tuple(sys.path), log_level, label)
                 cpus, gpus = settings.runner_cpus, settings.runner_gpus
                 runners = RayRunners(cluster, setup, self.n_runners, self.patience, cpus, gpus)
@@ -135,20 +135,6 @@ class RayExecutionStrategy(ExecutionStrategy):
             yield server, LightningStoreClient(f"http://{address}:{port}", api_key=key)
         finally:
             asyncio.run(server.stop())
-
-
-def _check_reach(store: LightningStoreClient, cluster: RayCluster) -> None:
-    """Check that the nodes of a cluster can reach the store's address.
-
-    Raises:
-        UserError: it is a loopback address, and the cluster has other nodes.
-    """
-    host = urlsplit(store.server_address_root).hostname or ""
-    if is_loopback(host) and cluster.spans_computers:
-        raise UserError(
-            f"the other nodes of the Ray cluster cannot reach the store at {store.server_address_root}: let its server "
-            f"listen where they can (here {cluster.host}), and name it so, or leave `store` to the strategy"
-        )
 
 
 _FILES: Final = (".yaml", ".yml", ".json")

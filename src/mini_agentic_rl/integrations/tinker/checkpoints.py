@@ -148,8 +148,11 @@ class CheckpointFolder:
         Args:
             target: as returned by `target`.
         """
+        if ttl_seconds is not None and not _HOUR <= ttl_seconds <= _TEN_YEARS:
+            raise RefusedError(f"ttl_seconds must be between {_HOUR} and {_TEN_YEARS}, not {ttl_seconds}")
         now = self._clock()
-        about = {"created": now, "expires": self._expiry(ttl_seconds), "user_metadata": user_metadata}
+        expires = None if ttl_seconds is None else now + ttl_seconds
+        about = {"created": now, "expires": expires, "user_metadata": user_metadata}
         target.parent.mkdir(parents=True, exist_ok=True)
 
         def fill(folder: Path) -> None:
@@ -186,13 +189,6 @@ class CheckpointFolder:
             if self._saved.get(checkpoint.path) != checkpoint:
                 raise NoWeightsError(f"there are no weights at {checkpoint.path!r} any more")
             load(checkpoint.folder)
-
-    def _expiry(self, ttl_seconds: int | None) -> float | None:
-        if ttl_seconds is None:
-            return None
-        if not _HOUR <= ttl_seconds <= _TEN_YEARS:
-            raise RefusedError(f"ttl_seconds must be between {_HOUR} and {_TEN_YEARS}, not {ttl_seconds}")
-        return self._clock() + ttl_seconds
 
     def _note(self, run: ClientRun, kind: Kind, folder: Path) -> SavedCheckpoint:
         about = read_json(folder / _ABOUT)

@@ -17,7 +17,7 @@ configuration, or of each token if the data have them. Losses are not averaged: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -45,61 +45,14 @@ class ClippedInputs(LossInputs):
 
 
 @dataclass(frozen=True)
-class ClientLoss:
-    """One of the losses."""
+class LossFields:
+    """The tensors and the configuration of a loss."""
 
-    of_terms: Callable[[LossInputs, Config], Tensor]
-    """The loss of each term [S]."""
     required: tuple[str, ...] = ()
     """Tensors that each datum needs besides `target_tokens`."""
     optional: tuple[str, ...] = ()
     config: Config = field(default_factory=dict)
     """Names and defaults of the configuration."""
-
-
-def _cross_entropy(given: LossInputs, config: Config) -> Tensor:
-    return -given.logprobs_S * given.weights_S
-
-
-def _ratio(given: LossInputs) -> Tensor:
-    return torch.exp(given.logprobs_S - given.old_logprobs_S)
-
-
-def _clip(ratio_S: Tensor, given: LossInputs, config: Config) -> Tensor:
-    low = high = None
-    if isinstance(given, ClippedInputs):
-        low, high = given.clip_low_S, given.clip_high_S
-    low_S = ratio_S.new_tensor(config["clip_low_threshold"]) if low is None else low
-    high_S = ratio_S.new_tensor(config["clip_high_threshold"]) if high is None else high
-    return torch.minimum(torch.maximum(ratio_S, low_S), high_S)
-
-
-def _importance_sampling(given: LossInputs, config: Config) -> Tensor:
-    return -_ratio(given) * given.advantages_S
-
-
-def _clipped(ratio_S: Tensor, given: LossInputs, config: Config) -> Tensor:
-    advantages_S = given.advantages_S
-    return -torch.minimum(ratio_S * advantages_S, _clip(ratio_S, given, config) * advantages_S)
-
-
-def _ppo(given: LossInputs, config: Config) -> Tensor:
-    return _clipped(_ratio(given), given, config)
-
-
-def _cispo(given: LossInputs, config: Config) -> Tensor:
-    return -_clip(_ratio(given).detach(), given, config) * given.advantages_S * given.logprobs_S
-
-
-def _dro(given: LossInputs, config: Config) -> Tensor:
-    penalty_S = (given.logprobs_S - given.old_logprobs_S) ** 2
-    return -(given.advantages_S * given.logprobs_S - 0.5 * config["beta"] * penalty_S)
-
-
-def _gspo(given: LossInputs, config: Config) -> Tensor:
-    assert given.rollout_S is not None
-    logprobs_S = given.logprobs_S
-    return _clipped(torch.exp(given.rollout_S + logprobs_S - logprobs_S.detach()), given, config)
 
 
 _LARGEST: Final = float(np.finfo(np.float32).max)
@@ -108,20 +61,49 @@ _BOUNDS: Final = ("clip_low_threshold", "clip_high_threshold")
 _CLIP: Final = {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2}
 
 LOSSES: Final = {
-    "cross_entropy": ClientLoss(_cross_entropy, optional=("weights",)),
-    "importance_sampling": ClientLoss(_importance_sampling, _SAMPLED),
-    "ppo": ClientLoss(_ppo, _SAMPLED, _BOUNDS, _CLIP),
-    "cispo": ClientLoss(_cispo, _SAMPLED, _BOUNDS, _CLIP),
-    "dro": ClientLoss(_dro, _SAMPLED, config={"beta": 0.05}),
-    "gspo": ClientLoss(_gspo, (*_SAMPLED, "sequence_ratio_mask"), _BOUNDS, _CLIP),
+    "cross_entropy": LossFields(optional=("weights",)),
+    "importance_sampling": LossFields(_SAMPLED),
+    "ppo": LossFields(_SAMPLED, _BOUNDS, _CLIP),
+    "cispo": LossFields(_SAMPLED, _BOUNDS, _CLIP),
+    "dro": LossFields(_SAMPLED, config={"beta": 0.05}),
+    "gspo": LossFields((*_SAMPLED, "sequence_ratio_mask"), _BOUNDS, _CLIP),
 }
+
+
+def loss_of_terms(name: str, given: LossInputs, config: Config) -> Tensor:
+    """Return the loss of each term [S], as the top of the module has it."""
+    logprobs_S = given.logprobs_S
+    if name == "cross_entropy":
+        return -logprobs_S * given.weights_S
+    advantages_S, log_ratio_S = given.advantages_S, logprobs_S - given.old_logprobs_S
+    if name == "importance_sampling":
+        return -torch.exp(log_ratio_S) * advantages_S
+    if name == "dro":
+        return -(advantages_S * logprobs_S - 0.5 * config["beta"] * log_ratio_S**2)
+    if name == "gspo":
+        assert given.rollout_S is not None
+        ratio_S = torch.exp(given.rollout_S + logprobs_S - logprobs_S.detach())
+    else:
+        ratio_S = torch.exp(log_ratio_S)
+    low_S = high_S = None
+    if isinstance(given, ClippedInputs):
+        low_S, high_S = given.clip_low_S, given.clip_high_S
+    if low_S is None:
+        low_S = ratio_S.new_tensor(config["clip_low_threshold"])
+    if high_S is None:
+        high_S = ratio_S.new_tensor(config["clip_high_threshold"])
+    clipped_S = torch.minimum(torch.maximum(ratio_S, low_S), high_S)
+    if name == "cispo":
+        return -clipped_S.detach() * advantages_S * logprobs_S
+    return -torch.minimum(ratio_S * advantages_S, clipped_S * advantages_S)
 
 
 @dataclass(frozen=True)
 class LossBatch:
     """The data of one request, packed for the learner."""
 
-    loss: ClientLoss
+    name: str
+    """Name of the loss."""
     config: Config
     packed: PackedTargets
     inputs: ClippedInputs
@@ -132,7 +114,7 @@ class LossBatch:
 
     def __call__(self, given: LossInputs) -> LossOutputs:
         """Return the loss of some of the terms."""
-        return LossOutputs(self.loss.of_terms(given, self.config).sum())
+        return LossOutputs(loss_of_terms(self.name, given, self.config).sum())
 
     def split(self, values_S: Floats) -> list[Floats]:
         """Split values of the terms [S] by datum, in the shape of its targets."""
@@ -179,7 +161,7 @@ def loss_batch(
     packed = pack_targets(sequences)
     weights_S, mask_S = stream("weights"), stream("sequence_ratio_mask")
     return LossBatch(
-        loss,
+        name,
         _config(name, loss, config),
         packed,
         ClippedInputs(
@@ -194,7 +176,7 @@ def loss_batch(
     )
 
 
-def _check(datum: LossDatum, name: str, loss: ClientLoss, where: str, vocabulary: int, context_length: int) -> None:
+def _check(datum: LossDatum, name: str, loss: LossFields, where: str, vocabulary: int, context_length: int) -> None:
     length = datum.tokens_T.size
     check_ids(datum.tokens_T, f"{where}.model_input", vocabulary)
     if length > context_length:
@@ -232,7 +214,7 @@ def check_ids(ids: npt.NDArray[np.int64], where: str, vocabulary: int) -> None:
         raise RefusedError(f"{where} holds the token id {bad}, which is outside 0..{vocabulary - 1}")
 
 
-def _config(name: str, loss: ClientLoss, given: Mapping[str, float | str]) -> Config:
+def _config(name: str, loss: LossFields, given: Mapping[str, float | str]) -> Config:
     unknown = sorted(set(given) - set(loss.config))
     if unknown:
         raise RefusedError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -36,14 +36,6 @@ def _few_and_short(stop: Any) -> Any:
 Name = Annotated[str, Field(max_length=256)]
 Number = Annotated[int, Field(ge=0, lt=2**31)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-
-
-class SessionBody(Body):
-    """Begin a session."""
-
-    tags: list[str] = Field(default=[])
-    user_metadata: dict[str, Any] | None = None
-    display_name: Name | None = None
 
 
 class HeartbeatBody(Body):
@@ -192,8 +184,6 @@ class PathBody(Body):
 
 Array = npt.NDArray[Any]
 
-T = TypeVar("T")
-
 MOST_CELLS: Final = 1 << 24
 """Most numbers in the tensors and sequences of one request."""
 MOST_DATA: Final = 1 << 16
@@ -222,14 +212,13 @@ class LossRequest:
     config: Mapping[str, float | str]
     forward_only: bool
     """True to compute the loss without its gradient."""
-    data: list[LossDatum] | RefusedError
-    """The data, or the error in them."""
+    data: list[LossDatum]
+    error: RefusedError | None
+    """The error in the data, which fails the request when its turn comes."""
 
     @property
     def size(self) -> int:
         """Bytes of the data."""
-        if isinstance(self.data, RefusedError):
-            return 0
         arrays = (array for datum in self.data for array in (datum.tokens_T, *datum.inputs.values()))
         return sum(array.nbytes for array in arrays)
 
@@ -249,13 +238,6 @@ class Room:
             )
 
 
-def sound(data: T | RefusedError) -> T:
-    """Return the parsed data of a request."""
-    if isinstance(data, RefusedError):
-        raise data
-    return data
-
-
 def loss_request_of_proto(body: bytes) -> LossRequest:
     """Parse a request in protobuf."""
     message, data = read_apart("ForwardBackwardRequest", body, "data", MOST_DATA)
@@ -264,13 +246,23 @@ def loss_request_of_proto(body: bytes) -> LossRequest:
     if len(message.model_id) > _LONGEST_NAME:
         raise BadRequestError(f"`model_id` is longer than {_LONGEST_NAME} characters")
     room = Room()
-    parsed: list[LossDatum] | RefusedError
+    parsed: list[LossDatum] = []
+    problem: RefusedError | None = None
     try:
         parsed = [_datum_of(raw, f"data[{number}]", room) for number, raw in enumerate(data)]
+        if not parsed:
+            raise RefusedError("there are no data")
     except RefusedError as error:
-        parsed = error
-    parsed = parsed or RefusedError("there are no data")
-    return LossRequest(message.model_id, message.seq_id or None, message.loss_fn, config, message.forward_only, parsed)
+        problem = error
+    return LossRequest(
+        model_id=message.model_id,
+        seq_id=message.seq_id or None,
+        loss=message.loss_fn,
+        config=config,
+        forward_only=message.forward_only,
+        data=parsed,
+        error=problem,
+    )
 
 
 def tokens_of_chunks(chunks: Sequence[Any], where: str, room: Room) -> npt.NDArray[np.int64]:
@@ -366,29 +358,20 @@ def _shaped(data: Array, shape: list[int] | None, where: str, room: Room) -> Arr
 
 
 @dataclass(frozen=True)
-class SamplePrompt:
-    """A prompt, and the tokens whose log-probabilities are requested in it."""
-
-    tokens_T: npt.NDArray[np.int64]
-    targets: npt.NDArray[np.int64] | None = None
-    """[tokens - 1, K] ids of the tokens that could follow each position; negative ones request nothing."""
-
-
-@dataclass(frozen=True)
 class SampleRequest:
     """An `asample` request."""
 
     body: SampleBody
-    prompt: SamplePrompt | RefusedError
-    """The prompt, or the error in it."""
+    prompt_T: npt.NDArray[np.int64]
+    targets: npt.NDArray[np.int64] | None = None
+    """[tokens - 1, K] ids of the tokens that could follow each position; negative ones request nothing."""
+    error: RefusedError | None = None
+    """The error in these data, which fails the request."""
 
     @property
     def size(self) -> int:
         """Bytes of the data."""
-        if isinstance(self.prompt, RefusedError):
-            return 0
-        targets = self.prompt.targets
-        return self.prompt.tokens_T.nbytes + (0 if targets is None else targets.nbytes)
+        return self.prompt_T.nbytes + (0 if self.targets is None else self.targets.nbytes)
 
 
 def sample_request(fields: Mapping[str, Any]) -> SampleRequest:
@@ -400,8 +383,8 @@ def sample_request(fields: Mapping[str, Any]) -> SampleRequest:
         raise BadRequestError("prompt: it needs a list of `chunks`", param="prompt")
     try:
         room = Room()
-        tokens_T = tokens_of_chunks(prompt["chunks"], "prompt", room)
+        prompt_T = tokens_of_chunks(prompt["chunks"], "prompt", room)
         target_ids = None if targets is None else targets_of_json(targets, "target_prompt_logprobs", room)
     except RefusedError as error:
-        return SampleRequest(body, error)
-    return SampleRequest(body, SamplePrompt(tokens_T, target_ids))
+        return SampleRequest(body, np.empty(0, np.int64), error=error)
+    return SampleRequest(body, prompt_T, target_ids)

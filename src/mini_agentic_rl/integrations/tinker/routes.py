@@ -17,7 +17,6 @@ from ...http import (
     AdmittedEndpoint,
     BadRequestError,
     Body,
-    Endpoint,
     HttpError,
     RequestMetrics,
     UnsupportedEncodingError,
@@ -41,7 +40,6 @@ from .requests import (
     RetrieveBody,
     SamplingSessionBody,
     SaveBody,
-    SessionBody,
     loss_request_of_proto,
     sample_request,
 )
@@ -61,6 +59,7 @@ _REPORT_BYTES: Final = 1024 * 1024
 
 BodyT = TypeVar("BodyT", bound=Body)
 T = TypeVar("T")
+Answer = dict[str, Any] | Response
 
 
 def refused(error: HttpError) -> Response:
@@ -76,24 +75,21 @@ class TinkerRoutes:
     admission: Admission
     metrics: RequestMetrics
 
-    def route(self, method: str, path: str, endpoint: Endpoint) -> Route:
-        """Return a route under `/api/v1`."""
+    def route(self, method: str, path: str, answer: Callable[[Request, str], Awaitable[Answer]]) -> Route:
+        """Return a route under `/api/v1`; `answer` is called with the request and its owner, see `owner_of`."""
 
-        async def answer(request: Request) -> Response:
+        async def endpoint(request: Request) -> Response:
             try:
-                return await endpoint(request)
+                result = await answer(request, owner_of(self.admission.keys.check(request.headers)))
             except NoWeightsError as error:
                 raise UnknownClientError(str(error)) from error
             except RefusedError as error:  # of what is answered at once
                 raise BadRequestError(str(error)) from error
+            return result if isinstance(result, Response) else json_response(result)
 
         name = path.strip("/").split("/")[0]
-        admitted = AdmittedEndpoint(name, answer, self.admission, self.metrics, refused)
+        admitted = AdmittedEndpoint(name, endpoint, self.admission, self.metrics, refused)
         return Route(PREFIX + path, admitted, methods=[method])
-
-    def owner(self, request: Request) -> str:
-        """Return the owner of a request; see `owner_of`."""
-        return owner_of(self.admission.keys.check(request.headers))
 
     async def read(self, request: Request, read: Callable[[dict[str, Any]], T], most_bytes: int = _BODY_BYTES) -> T:
         """Read the JSON object in the body by `read`, and return the result."""
@@ -101,39 +97,30 @@ class TinkerRoutes:
         most = min(limits.max_body_bytes, most_bytes)
         return await read_json(request, most, read, within_seconds=limits.max_body_seconds)
 
-    def post(self, path: str, kind: type[BodyT], answer: Callable[[BodyT, str], Awaitable[dict[str, Any]]]) -> Route:
+    def post(self, path: str, kind: type[BodyT], answer: Callable[[BodyT, str], Awaitable[Answer]]) -> Route:
         """Return a route that takes a JSON object; `answer` is called with it and its owner."""
 
-        async def endpoint(request: Request) -> Response:
-            body = await self.read(request, lambda fields: checked(kind, fields))
-            return json_response(await answer(body, self.owner(request)))
+        async def read_and_answer(request: Request, owner: str) -> Answer:
+            return await answer(await self.read(request, lambda fields: checked(kind, fields)), owner)
 
-        return self.route("POST", path, endpoint)
+        return self.route("POST", path, read_and_answer)
 
     def fixed(self, path: str, answer: dict[str, Any], most_bytes: int = _BODY_BYTES) -> Route:
         """Return a route that takes a JSON object, ignores it and always gives the same answer."""
 
-        async def endpoint(request: Request) -> Response:
+        async def ignore(request: Request, owner: str) -> Answer:
             await self.read(request, lambda fields: None, most_bytes)
-            return json_response(answer)
+            return answer
 
-        return self.route("POST", path, endpoint)
+        return self.route("POST", path, ignore)
 
     def queue(self, path: str, kind: type[BodyT], work: Callable[[BodyT, str], Promise]) -> Route:
         """Return a route whose JSON object `work` queues; the answer is the id of the promised result."""
 
-        async def answer(body: BodyT, owner: str) -> dict[str, Any]:
+        async def answer(body: BodyT, owner: str) -> Answer:
             return _promised(work(body, owner))
 
         return self.post(path, kind, answer)
-
-    def get(self, path: str, answer: Callable[[Request, str], dict[str, Any]]) -> Route:
-        """Return a route without a body; `answer` is called with the request and its owner."""
-
-        async def endpoint(request: Request) -> Response:
-            return json_response(answer(request, self.owner(request)))
-
-        return self.route("GET", path, endpoint)
 
 
 def work_routes(routes: TinkerRoutes) -> list[Route]:
@@ -144,8 +131,8 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
     most = max(1, min(400, service.settings.max_open_requests // 2))
     client_config = {"sample_max_concurrent_requests": most, "sample_join_sampling_session": True}
 
-    async def create_session(body: SessionBody, owner: str) -> dict[str, Any]:
-        session = await service.begin_session(body, owner)
+    async def create_session(body: Body, owner: str) -> dict[str, Any]:
+        session = await service.begin_session(owner)
         return {"type": "create_session", "session_id": session.session_id}
 
     async def heartbeat(body: HeartbeatBody, owner: str) -> dict[str, Any]:
@@ -161,10 +148,9 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
         sampler.joined += 1
         return {"type": "join_sampling_session", "client_counter": sampler.joined}
 
-    async def asample(request: Request) -> Response:
-        body = await routes.read(request, sample_request, _JSON_BYTES)
-        promise, ids = service.sample(body, routes.owner(request))
-        return json_response({"request_id": promise.request_id, "sample_sequence_ids": ids})
+    async def asample(request: Request, owner: str) -> Answer:
+        promise, ids = service.sample(await routes.read(request, sample_request, _JSON_BYTES), owner)
+        return {"request_id": promise.request_id, "sample_sequence_ids": ids}
 
     async def cancel_future(body: RetrieveBody, owner: str) -> dict[str, Any]:
         promise = service.promises.find(body.request_id)
@@ -187,7 +173,7 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
             "lora_rank": model.adapter.shape.rank,
         }
 
-    async def forward_backward(request: Request) -> Response:
+    async def forward_backward(request: Request, owner: str) -> Answer:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _PROTOBUF:
             raise UnsupportedEncodingError(f"send the data as {_PROTOBUF}, as the tinker package does")
         if request.headers.get("content-encoding", "identity") != "identity":
@@ -195,11 +181,11 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
         limits = routes.admission.limits
         raw = await read_body(request, limits.max_body_bytes, within_seconds=limits.max_body_seconds)
         body = await off_loop(len(raw), lambda: loss_request_of_proto(raw))
-        return json_response(_promised(service.forward_backward(body, routes.owner(request))))
+        return _promised(service.forward_backward(body, owner))
 
-    async def retrieve(request: Request) -> Response:
+    async def retrieve(request: Request, owner: str) -> Answer:
         body = await routes.read(request, lambda fields: checked(RetrieveBody, fields))
-        promise = service.promises.get(body.request_id, routes.owner(request))
+        promise = service.promises.get(body.request_id, owner)
         with routes.admission.resting(request.headers):
             done = await promise.wait(service.settings.retrieve_seconds)
         if not done:
@@ -218,7 +204,7 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
     return [
         routes.fixed("/client/config", client_config),
         routes.fixed("/client/dynamic_config", {"sample_cancel_enabled": True}),
-        routes.post("/create_session", SessionBody, create_session),
+        routes.post("/create_session", Body, create_session),
         routes.post("/session_heartbeat", HeartbeatBody, heartbeat),
         routes.queue("/create_model", CreateModelBody, service.create_model),
         routes.queue("/load_weights", LoadWeightsBody, service.load_weights),
@@ -246,14 +232,14 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
     service = routes.service
     checkpoints = service.checkpoints
 
-    def capabilities(request: Request, owner: str) -> dict[str, Any]:
+    async def capabilities(request: Request, owner: str) -> Answer:
         models = [
             {"model_name": name, "max_context_length": service.context_length, "trainable": True, "sampleable": True}
             for name in service.model.names
         ]
         return {"supported_models": models}
 
-    def training_run(request: Request, owner: str) -> dict[str, Any]:
+    async def training_run(request: Request, owner: str) -> Answer:
         run = checkpoints.run(request.path_params["run"], owner)
         metadata = None if run.user_metadata is None else {str(k): str(v) for k, v in run.user_metadata.items()}
         return {
@@ -277,28 +263,31 @@ def record_routes(routes: TinkerRoutes) -> list[Route]:
             "train_attn": run.shape.attention,
         }
 
-    async def delete(request: Request) -> Response:
+    async def delete(request: Request, owner: str) -> Answer:
         path = f"{SCHEME}{request.path_params['run']}/{request.path_params['checkpoint']}"
-        await asyncio.to_thread(checkpoints.remove, checkpoints.get(path, routes.owner(request)))
-        return json_response({})
+        await asyncio.to_thread(checkpoints.remove, checkpoints.get(path, owner))
+        return {}
 
-    def sampler(request: Request, owner: str) -> dict[str, Any]:
+    async def sampler(request: Request, owner: str) -> Answer:
         _, sampler = service.sessions.sampler(request.path_params["sampler"], owner)
         return {"sampler_id": sampler.session_id, "base_model": sampler.base_model, "model_path": sampler.model_path}
 
-    async def finish(request: Request) -> Response:
+    async def finish(request: Request, owner: str) -> Answer:
         await routes.read(request, lambda fields: None)
         session_id = request.path_params["session"]
-        if service.sessions.find(session_id, routes.owner(request)) is not None:
+        if service.sessions.find(session_id, owner) is not None:
             await service.end_session(session_id)
-        return json_response({})
+        return {}
+
+    async def healthz(request: Request, owner: str) -> Answer:
+        return {"status": "ok"}
 
     return [
-        routes.get("/get_server_capabilities", capabilities),
-        routes.get("/healthz", lambda request, owner: {"status": "ok"}),
-        routes.get("/training_runs/{run}", training_run),
+        routes.route("GET", "/get_server_capabilities", capabilities),
+        routes.route("GET", "/healthz", healthz),
+        routes.route("GET", "/training_runs/{run}", training_run),
         routes.route("DELETE", "/training_runs/{run}/checkpoints/{checkpoint:path}", delete),
         routes.post("/weights_info", PathBody, weights_info),
-        routes.get("/samplers/{sampler}", sampler),
+        routes.route("GET", "/samplers/{sampler}", sampler),
         routes.route("POST", "/sessions/{session}/finish", finish),
     ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from ...samplers import PolicySampler
 from ...tokens import SamplingParams, TokenRequest
 from .losses import TargetSequence, check_ids, pack_targets
 from .protobuf import SampleAnswer, SampledTokens, TopTokens
-from .requests import SampleBody, SamplePrompt, SamplingBody
+from .requests import SampleRequest, SamplingBody
 from .settings import RefusedError
 from .training import SamplerSlots, SavedWeights
 
@@ -40,12 +40,8 @@ class ScoreRequest(TargetSequence):
     top_k: int = 0
 
 
-@dataclass(frozen=True)
-class PromptScores:
-    """Log-probabilities [N], or with `top_k` token ids and log-probabilities [N, K]."""
-
-    logprobs: Floats
-    token_ids: Ints | None = None
+PromptScores: TypeAlias = tuple[Floats, Ints | None]
+"""Log-probabilities [N] and None, or with `top_k` log-probabilities and token ids [N, K]."""
 
 
 class PromptScorer:
@@ -67,7 +63,7 @@ class PromptScorer:
         """Return the log-probabilities of a request, at temperature 1."""
         if not request.place_N.size:
             wide = (0, request.top_k) if request.top_k else (0,)
-            return PromptScores(np.empty(wide, np.float32), np.empty(wide, np.int64) if request.top_k else None)
+            return np.empty(wide, np.float32), np.empty(wide, np.int64) if request.top_k else None
         kind = (adapter, request.top_k)
         queue = self._waiting.setdefault(kind, [])
         scores: asyncio.Future[PromptScores] = asyncio.get_running_loop().create_future()
@@ -113,7 +109,7 @@ class PromptScorer:
         scorer = self._policy.scorer(adapter, max_tokens=self._max_tokens, head_rows=self._head_rows)
         ends = np.cumsum([each.place_N.size for each in batch])[:-1]
         if not top_k:
-            return [PromptScores(each) for each in np.split(scorer.logprobs(packed).float().cpu().numpy(), ends)]
+            return [(each, None) for each in np.split(scorer.logprobs(packed).float().cpu().numpy(), ends)]
         best = scorer.likeliest(packed, top_k)
         ids = np.arange(best.logprobs_SK.shape[1])[None].repeat(packed.term_count, 0)
         logprobs = best.logprobs_SK.numpy()
@@ -122,20 +118,11 @@ class PromptScorer:
         else:  # the whole vocabulary in its order: sort it by probability
             order = np.argsort(-logprobs, axis=1, kind="stable")
             ids, logprobs = np.take_along_axis(ids, order, 1), np.take_along_axis(logprobs, order, 1)
-        pairs = zip(np.split(logprobs, ends), np.split(ids, ends), strict=True)
-        return [PromptScores(each_logprobs, each_ids) for each_logprobs, each_ids in pairs]
+        return list(zip(np.split(logprobs, ends), np.split(ids, ends), strict=True))
 
 
 _MOST_TOP_TOKENS: Final = 1 << 21
 """Most top tokens in one answer, over all positions."""
-
-
-@dataclass(frozen=True)
-class _Stops:
-    """Stop tokens and stop texts of a continuation."""
-
-    token_ids: tuple[int, ...]
-    texts: tuple[str, ...]
 
 
 class ClientSampler:
@@ -165,41 +152,54 @@ class ClientSampler:
         self._places = asyncio.Semaphore(policy.engine.settings.max_waiting)
         self._engine = PolicySampler(policy.engine, base_name="base", adapters=(), context_length=model.context_length)
 
-    async def sample(self, body: SampleBody, given: SamplePrompt, weights: SavedWeights | None) -> SampleAnswer:
+    async def sample(self, given: SampleRequest, weights: SavedWeights | None) -> SampleAnswer:
         """Return continuations of the prompt, and the requested log-probabilities of the prompt."""
-        prompt = given.tokens_T
-        if not prompt.size:
+        body, prompt_T = given.body, given.prompt_T
+        if not prompt_T.size:
             raise RefusedError("the prompt is empty")
-        check_ids(prompt, "the prompt", self._vocabulary)
-        room = self._context_length - prompt.size
+        check_ids(prompt_T, "the prompt", self._vocabulary)
+        room = self._context_length - prompt_T.size
         if room < 1:
             raise RefusedError(
-                f"the prompt has {prompt.size} tokens, but the context holds {self._context_length}, answer included"
+                f"the prompt has {prompt_T.size} tokens, but the context holds {self._context_length}, answer included"
             )
         if body.prompt_alt_tokens_k:
             raise RefusedError("prompt_alt_tokens_k is not served here: sample the prompt's beginnings instead")
-        scoring = _PromptRequest.of(body, given, self._vocabulary)
-        sampling, stops = self._sampling(body.sampling_params, body.topk_sample_logprobs, room)
+        scored = _score_requests(given, self._vocabulary)
+        sampling, stop_texts = self._sampling(body.sampling_params, body.topk_sample_logprobs, room)
         _check_top_tokens(sampling.top_logprobs * sampling.max_tokens * body.num_samples, "topk_sample_logprobs")
         async with self._slots.holding(weights) as adapter, contextlib.AsyncExitStack() as stack:
+            request = TokenRequest(
+                tuple(prompt_T.tolist()), sampling, adapter, delivery="stepwise" if stop_texts else "whole"
+            )
             # If one continuation fails or the request is cancelled, the others are cancelled.
             group: list[asyncio.Future[tuple[SampledTokens, int]]] = []
             stack.push_async_callback(_cancel, group)
-            scores = asyncio.gather(*(self._scorer.score(each, adapter) for each in scoring.all))
+            scores = asyncio.gather(*(self._scorer.score(each, adapter) for each in scored.values()))
             stack.push_async_callback(_cancel, [scores])
             for number in range(body.num_samples):
                 # Acquired before the continuation is created, so that a request of a thousand samples waits its turn.
                 await self._places.acquire()
-                group.append(self._placed(prompt, _numbered(sampling, number), stops, adapter))
+                each = replace(request, sampling=_numbered(sampling, number))
+                continuation = asyncio.ensure_future(self._sampled(each, stop_texts))
+                continuation.add_done_callback(lambda _: self._places.release())
+                group.append(continuation)
             continuations, prompt_scores = await asyncio.gather(asyncio.gather(*group), scores)
-        return replace(
-            scoring.answer(prompt_scores),
+        return SampleAnswer(
             sequences=[tokens for tokens, _ in continuations],
             cached_tokens=max(cached for _, cached in continuations),
+            **_scores_of_answer(given, scored, prompt_scores),
         )
 
-    def _sampling(self, given: SamplingBody, top_logprobs: int, room: int) -> tuple[SamplingParams, _Stops]:
-        stops = self._stops(given.stop)
+    def _sampling(self, given: SamplingBody, top_logprobs: int, room: int) -> tuple[SamplingParams, tuple[str, ...]]:
+        """Return the sampling parameters of a request, and its stop texts."""
+        stops = [given.stop] if isinstance(given.stop, str) else list(given.stop or ())
+        texts = tuple(each for each in stops if isinstance(each, str))
+        ids = tuple(each for each in stops if isinstance(each, int))
+        if "" in texts:
+            raise RefusedError("sampling_params.stop holds an empty text")
+        check_ids(np.array(ids, np.int64), "sampling_params.stop", self._vocabulary)
+        is_endless = given.stop is not None and not stops  # an empty list turns off the stop tokens too
         try:
             params = SamplingParams(
                 temperature=given.temperature,
@@ -207,35 +207,12 @@ class ClientSampler:
                 top_k=max(0, given.top_k),
                 max_tokens=min(room, given.max_tokens or room),
                 seed=given.seed,
-                stop_token_ids=stops.token_ids,
+                stop_token_ids=() if is_endless else (*self._eos_ids, *ids),
                 top_logprobs=min(top_logprobs, self._vocabulary),
             )
         except ValueError as error:
             raise RefusedError(f"sampling_params: {error}") from None
-        return params, stops
-
-    def _stops(self, stop: str | Sequence[str] | Sequence[int] | None) -> _Stops:
-        if stop is None:
-            return _Stops(self._eos_ids, ())
-        given = [stop] if isinstance(stop, str) else list(stop)
-        if not given:  # an empty list turns off the stop tokens too
-            return _Stops((), ())
-        texts = tuple(each for each in given if isinstance(each, str))
-        ids = tuple(each for each in given if isinstance(each, int))
-        if "" in texts:
-            raise RefusedError("sampling_params.stop holds an empty text")
-        check_ids(np.array(ids, np.int64), "sampling_params.stop", self._vocabulary)
-        return _Stops((*self._eos_ids, *ids), texts)
-
-    def _placed(
-        self, prompt: Ints, sampling: SamplingParams, stops: _Stops, adapter: str | None
-    ) -> asyncio.Future[tuple[SampledTokens, int]]:
-        """Begin a continuation; its place, which the caller acquired, is released when it ends."""
-        delivery = "stepwise" if stops.texts else "whole"
-        request = TokenRequest(tuple(prompt.tolist()), sampling, adapter, delivery=delivery)  # type: ignore[arg-type]
-        begun = asyncio.ensure_future(self._sampled(request, stops.texts))
-        begun.add_done_callback(lambda _: self._places.release())
-        return begun
+        return params, texts
 
     async def _sampled(self, request: TokenRequest, texts: tuple[str, ...]) -> tuple[SampledTokens, int]:
         tokens: list[int] = []
@@ -261,7 +238,13 @@ class ClientSampler:
                     reason = "stop"
                 if reason == "stop":
                     break
-        rows = _rows(top_logprobs, request.sampling.top_logprobs) if top_logprobs else None
+        rows = None
+        if top_logprobs:
+            width = request.sampling.top_logprobs
+            rows = _no_top_tokens(len(top_logprobs), width)
+            for row, pairs in enumerate(top_logprobs):
+                for column, (token, logprob) in enumerate(pairs[:width]):
+                    rows.token_ids[row, column], rows.logprobs[row, column] = token, logprob
         return SampledTokens(tokens, logprobs, "stop" if reason == "stop" else "length", rows), cached
 
     def _ends(self, tokens: list[int], texts: tuple[str, ...]) -> bool:
@@ -272,66 +255,48 @@ class ClientSampler:
         return any(text in tail for text in texts)
 
 
-@dataclass(frozen=True)
-class _PromptRequest:
-    """The log-probabilities requested of a prompt: its tokens, the most likely ones, and those of a tensor."""
+def _score_requests(given: SampleRequest, vocabulary: int) -> dict[str, ScoreRequest]:
+    """Return the log-probabilities that are requested of a prompt, by their field in the answer."""
+    body, prompt_T, length = given.body, given.prompt_T, given.prompt_T.size
+    last = body.prompt_logprobs_last_n
+    if last is not None and not (body.prompt_logprobs and last < length):
+        raise RefusedError("prompt_logprobs_last_n needs prompt_logprobs, and is at most the prompt's length - 1")
+    places = np.arange(1 if last is None else length - last, length, dtype=np.int64)
+    width = min(body.topk_prompt_logprobs, vocabulary)
+    _check_top_tokens(width * places.size, "topk_prompt_logprobs")
+    requests: dict[str, ScoreRequest] = {}
+    if body.prompt_logprobs:
+        requests["prompt_logprobs"] = ScoreRequest(prompt_T, places - 1, prompt_T[places])
+    if width:
+        requests["prompt_top_tokens"] = ScoreRequest(prompt_T, places - 1, prompt_T[places], top_k=width)
+    if given.targets is not None:
+        if given.targets.ndim != 2 or given.targets.shape[0] != length - 1:
+            raise RefusedError(f"target_prompt_logprobs must be whole numbers [{length - 1}, K]")
+        wanted = given.targets >= 0
+        if not wanted.any():
+            raise RefusedError("target_prompt_logprobs names no token")
+        check_ids(given.targets[wanted], "target_prompt_logprobs", vocabulary)
+        requests["target_logprobs"] = ScoreRequest(prompt_T, np.nonzero(wanted)[0], given.targets[wanted])
+    return requests
 
-    length: int
-    tokens: ScoreRequest | None
-    top_tokens: ScoreRequest | None
-    targets: ScoreRequest | None
-    target_ids: Ints | None
 
-    @classmethod
-    def of(cls, body: SampleBody, given: SamplePrompt, vocabulary: int) -> _PromptRequest:
-        prompt, length = given.tokens_T, given.tokens_T.size
-        last = body.prompt_logprobs_last_n
-        if last is not None and not (body.prompt_logprobs and last < length):
-            raise RefusedError("prompt_logprobs_last_n needs prompt_logprobs, and is at most the prompt's length - 1")
-        start = 1 if last is None else length - last
-        places = np.arange(start, length, dtype=np.int64)
-        width = min(body.topk_prompt_logprobs, vocabulary)
-        _check_top_tokens(width * places.size, "topk_prompt_logprobs")
-        targets, target_ids = None, given.targets
-        if target_ids is not None:
-            if target_ids.ndim != 2 or target_ids.shape[0] != length - 1:
-                raise RefusedError(f"target_prompt_logprobs must be whole numbers [{length - 1}, K]")
-            wanted = target_ids >= 0
-            if not wanted.any():
-                raise RefusedError("target_prompt_logprobs names no token")
-            check_ids(target_ids[wanted], "target_prompt_logprobs", vocabulary)
-            targets = ScoreRequest(prompt, np.nonzero(wanted)[0], target_ids[wanted])
-        return cls(
-            length,
-            ScoreRequest(prompt, places - 1, prompt[places]) if body.prompt_logprobs else None,
-            ScoreRequest(prompt, places - 1, prompt[places], top_k=width) if width else None,
-            targets,
-            target_ids,
-        )
-
-    @property
-    def all(self) -> list[ScoreRequest]:
-        return [each for each in (self.tokens, self.top_tokens, self.targets) if each is not None]
-
-    def answer(self, scores: Sequence[Any]) -> SampleAnswer:
-        """Return the answer with the scores, which are in the order of `all`."""
-        rest = iter(scores)
-        answer = SampleAnswer(())
-        if self.tokens is not None:
-            logprobs = np.full(self.length, np.nan, np.float32)
-            logprobs[self.tokens.place_N + 1] = next(rest).logprobs
-            answer = replace(answer, prompt_logprobs=logprobs)
-        if self.top_tokens is not None:
-            scored, shape = next(rest), (self.length, self.top_tokens.top_k)
-            rows = TopTokens(np.zeros(shape, np.int64), np.full(shape, np.nan, np.float32))
-            rows.token_ids[self.top_tokens.place_N + 1] = scored.token_ids
-            rows.logprobs[self.top_tokens.place_N + 1] = scored.logprobs
-            answer = replace(answer, prompt_top_tokens=rows)
-        if self.targets is not None and self.target_ids is not None:
-            values = np.zeros(self.target_ids.shape, np.float32)
-            values[self.target_ids >= 0] = next(rest).logprobs
-            answer = replace(answer, target_logprobs=values)
-        return answer
+def _scores_of_answer(
+    given: SampleRequest, requests: Mapping[str, ScoreRequest], scores: Sequence[PromptScores]
+) -> dict[str, Any]:
+    """Return the scores of a prompt as fields of the answer."""
+    fields: dict[str, Any] = {}
+    for (name, request), (logprobs, token_ids) in zip(requests.items(), scores, strict=True):
+        if name == "prompt_logprobs":
+            fields[name] = np.full(given.prompt_T.size, np.nan, np.float32)
+            fields[name][request.place_N + 1] = logprobs
+        elif name == "prompt_top_tokens":
+            fields[name] = _no_top_tokens(given.prompt_T.size, request.top_k)
+            fields[name].token_ids[request.place_N + 1] = token_ids
+            fields[name].logprobs[request.place_N + 1] = logprobs
+        elif given.targets is not None:
+            fields[name] = np.zeros(given.targets.shape, np.float32)
+            fields[name][given.targets >= 0] = logprobs
+    return fields
 
 
 def _check_top_tokens(count: int, field: str) -> None:
@@ -350,14 +315,9 @@ def _numbered(sampling: SamplingParams, number: int) -> SamplingParams:
     return replace(sampling, seed=seed)
 
 
-def _rows(top_logprobs: Sequence[Sequence[tuple[int, float]]], width: int) -> TopTokens:
-    rows = TopTokens(
-        np.zeros((len(top_logprobs), width), np.int64), np.full((len(top_logprobs), width), np.nan, np.float32)
-    )
-    for row, pairs in enumerate(top_logprobs):
-        for column, (token, logprob) in enumerate(pairs[:width]):
-            rows.token_ids[row, column], rows.logprobs[row, column] = token, logprob
-    return rows
+def _no_top_tokens(count: int, width: int) -> TopTokens:
+    """Return rows of top tokens in which nothing was computed yet."""
+    return TopTokens(np.zeros((count, width), np.int64), np.full((count, width), np.nan, np.float32))
 
 
 async def _cancel(group: Sequence[asyncio.Future[Any]]) -> None:

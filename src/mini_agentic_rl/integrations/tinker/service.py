@@ -30,8 +30,6 @@ from .requests import (
     SampleRequest,
     SamplingSessionBody,
     SaveBody,
-    SessionBody,
-    sound,
 )
 from .sampling import ClientSampler, PromptScorer
 from .sessions import ClientModel, SamplingSession, Snapshots, TinkerSession, TinkerSessions
@@ -106,11 +104,11 @@ class TinkerService:
             await self._end_silent(self.settings.session_seconds)
             await asyncio.to_thread(self.checkpoints.sweep)
 
-    async def begin_session(self, body: SessionBody, owner: str) -> TinkerSession:
+    async def begin_session(self, owner: str) -> TinkerSession:
         """Return a new session of an owner."""
         if self.sessions.full:
             await self._end_silent(_MISSED_SECONDS)
-        return self.sessions.begin(body.user_metadata, body.display_name, owner)
+        return self.sessions.begin(owner)
 
     async def end_session(self, session_id: str) -> None:
         """Drop what a client has begun; what it saved stays."""
@@ -197,11 +195,13 @@ class TinkerService:
 
         async def work() -> LossAnswer:
             adapter = model.made()
+            if request.error is not None:
+                raise request.error
             batch = await asyncio.to_thread(
                 loss_batch,
                 request.loss,
                 request.config,
-                sound(request.data),
+                request.data,
                 vocabulary=self._policy.model.vocab_size,
                 context_length=self._policy.model.context_length,
             )
@@ -276,10 +276,11 @@ class TinkerService:
         promise = self.promises.open(request_id, session.session_id, owner, request.size)
 
         async def work() -> SampleAnswer:
-            prompt = sound(request.prompt)
+            if request.error is not None:
+                raise request.error
             if sampler.weights is not None:
                 self._snapshots.use(sampler.weights)
-            return await self._sampler.sample(body, prompt, sampler.weights)
+            return await self._sampler.sample(request, sampler.weights)
 
         promise.work = asyncio.create_task(promise.settle(work))
         return promise, ids

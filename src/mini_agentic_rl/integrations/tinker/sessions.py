@@ -8,10 +8,10 @@ import secrets
 import shutil
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ...http import ANYBODY, NotServedError, OverloadedError
 from ...policy import Policy
@@ -76,8 +76,6 @@ class TinkerSession:
     session_id: str
     owner: str
     heard_at: float
-    user_metadata: Mapping[str, Any] | None = None
-    display_name: str | None = None
     models: dict[str, ClientModel] = field(default_factory=dict)
     samplers: dict[str, SamplingSession] = field(default_factory=dict)
 
@@ -112,13 +110,11 @@ class TinkerSessions:
         """True if no further session may begin."""
         return len(self._sessions) >= self._most
 
-    def begin(
-        self, user_metadata: Mapping[str, Any] | None, display_name: str | None, owner: str = ""
-    ) -> TinkerSession:
+    def begin(self, owner: str = "") -> TinkerSession:
         """Return a new session."""
         if self.full:
             raise OverloadedError(f"{self._most} clients are here already, which is the most (max_clients)")
-        session = TinkerSession(secrets.token_hex(12), owner, self._clock(), user_metadata, display_name)
+        session = TinkerSession(secrets.token_hex(12), owner, self._clock())
         self._sessions[session.session_id] = session
         return session
 
@@ -179,9 +175,8 @@ class Snapshots:
         self._policy = policy
         self._folder = folder
         self._most = most
-        self._kept: OrderedDict[str, SavedWeights] = OrderedDict()
-        self._sessions: dict[str, str] = {}
-        """The session that each copy belongs to."""
+        self._kept: OrderedDict[str, tuple[str, SavedWeights]] = OrderedDict()
+        """Session and weights of each copy, by their keys; the least recently used first."""
         self._made = 0
 
     async def take(self, model: ClientModel) -> SavedWeights:
@@ -197,23 +192,21 @@ class Snapshots:
         weights = SavedWeights(folder, adapter.shape, str(folder))
         await self._policy.run_async(lambda: adapter.save(folder, optimizer=False))
         model.snapshot = (adapter.changes, weights)
-        self._kept[weights.key] = weights
-        self._sessions[weights.key] = model.model_id.split(":")[0]
+        self._kept[weights.key] = (model.model_id.split(":")[0], weights)
         while len(self._kept) > self._most:
-            counts = Counter(self._sessions[key] for key in self._kept)
+            counts = Counter(session_id for session_id, _ in self._kept.values())
             most = max(counts.values())
-            await self._drop(next(key for key in self._kept if counts[self._sessions[key]] == most))
+            await self._drop(next(key for key, (session_id, _) in self._kept.items() if counts[session_id] == most))
         return weights
 
     async def end(self, session_id: str) -> None:
         """Drop the copies of a session that has ended."""
-        for key in [key for key in self._kept if self._sessions[key] == session_id]:
+        for key in [key for key, (owner, _) in self._kept.items() if owner == session_id]:
             await self._drop(key)
 
     async def _drop(self, key: str) -> None:
-        weights = self._kept.pop(key, None)
-        self._sessions.pop(key, None)
-        if weights is not None:
+        if key in self._kept:
+            _, weights = self._kept.pop(key)
             await asyncio.to_thread(shutil.rmtree, weights.folder, ignore_errors=True)
 
     def use(self, weights: SavedWeights) -> None:

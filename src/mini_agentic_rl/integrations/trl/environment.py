@@ -71,14 +71,6 @@ def _name_of(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _log_metric(name: str, value: float) -> None:
-    emit_annotation({"metric": {str(name): float(value)}})
-
-
-def _log_extra(column: str, values: Sequence[Any]) -> None:
-    emit_annotation({"extra": {str(column): str(values[0]) if values else ""}})
-
-
 # Python functions as tools of a model, with schemas from signature and docstring as in TRL and transformers.
 
 
@@ -111,18 +103,6 @@ def schemas_of(tools: Sequence[Tool]) -> list[dict[str, Any]]:
             first = str(error).strip().partition("\n")[0]
             raise UserError(f"{name} cannot be a tool: {first}", setting="environment_factory") from error
     return schemas
-
-
-async def call_tool(tools: Mapping[str, Tool], name: str, arguments: str) -> str:
-    """Return the result of a tool call as text; errors are results too, in the form of TRL."""
-    try:
-        values = json.loads(arguments or "{}")
-        if name not in tools:
-            raise ValueError(f"Tool {name} not found.")
-        result = await _called(tools[name], **values)
-    except Exception as error:  # of the model's arguments, or of the tool
-        result = {"error": str(error)}
-    return str(result)
 
 
 Factory = Callable[[], Any]
@@ -231,7 +211,10 @@ class TRLEnvironment:
         if self._rewards is None:
             return {}
         given: dict[str, Any] = {name: [value] for name, value in columns.items() if name not in _REPLACED}
-        given |= {"log_metric": _log_metric, "log_extra": _log_extra}
+        given["log_metric"] = lambda name, value: emit_annotation({"metric": {str(name): float(value)}})
+        given["log_extra"] = lambda column, values: emit_annotation(
+            {"extra": {str(column): str(values[0]) if values else ""}}
+        )
         (total,), parts = self._rewards.sums_and_parts([completion], [prompt], given)
         if total is None:
             return {}
@@ -282,9 +265,16 @@ class TRLEnvironment:
             results: list[Message] = []
             for call in reply.get("tool_calls") or ():
                 function = call["function"]
-                text = await call_tool(tools, function["name"], function["arguments"])
-                result = {"role": "tool", "name": function["name"], "content": text, "tool_call_id": call["id"]}
-                results.append(result)
+                try:
+                    arguments = json.loads(function["arguments"] or "{}")
+                    if function["name"] not in tools:
+                        raise ValueError(f"Tool {function['name']} not found.")
+                    result = await _called(tools[function["name"]], **arguments)
+                except Exception as error:  # of the model's arguments, or of the tool: a result in the form of TRL
+                    result = {"error": str(error)}
+                results.append(
+                    {"role": "tool", "name": function["name"], "content": str(result), "tool_call_id": call["id"]}
+                )
             return results
 
         observe = None
