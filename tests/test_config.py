@@ -142,7 +142,7 @@ def test_a_changed_group_keeps_the_defaults_of_the_settings_that_it_is_part_of()
     learner = TrainConfig().learner
     changed = learner.changed(max_batch_tokens=7)
     assert changed == learner.model_copy(update={"max_batch_tokens": 7})
-    assert changed.schedule != LearnerSettings().schedule  # or the test would say nothing
+    assert changed.warmup_steps != LearnerSettings().warmup_steps  # or the test would say nothing
     assert changed.model_fields_set == {"max_batch_tokens"}
 
 

@@ -97,7 +97,6 @@ class TrainConfig(RunnerSettings, JsonSettings):
         "loop.samples_per_prompt": 8,
         "loop.epochs_per_batch": 1,
         "loop.max_new_tokens": None,
-        "learner.schedule": "linear",
         "run.output_dir": Path("outputs/math-agent"),
         **{f"loop.{name}": None for name in (*VARIED, *PPO_ALONE)},
     }

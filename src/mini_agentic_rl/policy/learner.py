@@ -59,7 +59,7 @@ class Learner:
         self.parameters = model.trainable(adapter)
         if not self.parameters:
             raise PolicyError("nothing to train: no LoRA layer matches `target_modules`, and full training is off")
-        if settings.schedule != "constant" and settings.total_steps <= 0:
+        if settings.schedule != "constant" and not settings.total_steps and "schedule" in settings.model_fields_set:
             raise PolicyError(f"{settings.schedule!r} needs `total_steps`", setting="schedule")
         if settings.checkpointing:
             model.enable_checkpointing()
@@ -221,7 +221,7 @@ class Learner:
         settings = self.settings
         if step < settings.warmup_steps:
             return settings.learning_rate * (step + 1) / (settings.warmup_steps + 1)
-        if settings.schedule == "constant":
+        if settings.schedule == "constant" or not settings.total_steps:
             return settings.learning_rate
         done = min(1.0, (step - settings.warmup_steps) / max(1, settings.total_steps - settings.warmup_steps))
         factor = 1 - done if settings.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))

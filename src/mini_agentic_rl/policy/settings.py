@@ -94,10 +94,11 @@ class LearnerSettings(Settings):
     """Gradients are scaled down to this norm."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises."""
-    schedule: Schedule = Field(default="constant", json_schema_extra={"option": "--lr-schedule"})
-    """Learning-rate schedule."""
+    schedule: Schedule = Field(default="linear", json_schema_extra={"option": "--lr-schedule"})
+    """Learning-rate schedule. A rate that falls keeps the last steps, in which few groups have a signal, from undoing
+    what was learned."""
     total_steps: int = Field(default=0, ge=0)
-    """Optimizer steps of the whole run; a schedule other than constant needs it."""
+    """Optimizer steps of the whole run. Trainings count them themselves; with 0 the default rate stays constant."""
     optimizer: Literal["auto", "adamw", "adamw_8bit"] = "auto"
     """auto is 8-bit AdamW where bitsandbytes runs (CUDA), else torch's AdamW."""
     checkpointing: bool = Field(default=False, json_schema_extra={"option": "--gradient-checkpointing"})

@@ -167,8 +167,7 @@ def reinforce(
 class PromptConfig(TrainConfig):
     """The configuration of `train` for rows with a prompt."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {"learner.schedule": "linear"}
-    """The default schedule of transformers' trainers."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
 
 def train_config(algorithm: str, config: TrainingConfig, *, backend: Backend = "native") -> PromptConfig:
