@@ -153,6 +153,8 @@ class VllmWireServer:
         config = json.loads((folder / "adapter_config.json").read_text())
         if config["r"] > self.faults.max_rank:
             return _error(500, f"LoRA rank {config['r']} is greater than max_lora_rank {self.faults.max_rank}.")
+        if not self.slots:  # vLLM keeps the latest adapters; a learner that was killed has not unloaded its own
+            self.slots.append(self.loaded.pop(next(iter(self.loaded))))
         slot = self.slots.pop(0)
         await asyncio.to_thread(self._load_slot, folder, slot)
         self.loaded[name] = slot
