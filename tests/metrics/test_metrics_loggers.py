@@ -145,7 +145,7 @@ def test_a_logger_comes_beside_the_console_and_the_file(tmp_path, monkeypatch):
         asked.append((list(names), how["hyperparameters"]))
         return MetricsLogger()
 
-    monkeypatch.setattr("mini_agentic_rl.trainer.recorded_run.make_logger", make)
+    monkeypatch.setattr("mini_agentic_rl.trainer.run.make_logger", make)
     for name, quiet in (("one", {}), ("two", {"console": False})):
         settings = RunSettings(output_dir=tmp_path / name, loggers=["tensorboard"], **quiet)
         with open_run(RunFolder(tmp_path / name), settings, {"seed": 3}, rows_to_keep=lambda _: 0):

@@ -10,12 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from ..gateway import ServedPolicy, load_tokenizer
 from ..plugins import load_part
-from ..policy import Learner, LearnerSettings, Policy, PolicyError, Scorer, SeenTerms, bounded_step, launched
+from ..policy import (
+    Learner,
+    LearnerSettings,
+    Policy,
+    PolicyError,
+    Scorer,
+    SeenTerms,
+    adapter_folder,
+    bounded_step,
+    launched,
+    load_model,
+)
 from .advantages import advantage_of, batch_normalized
 from .batch import (
     Imitated,
@@ -28,14 +40,16 @@ from .batch import (
 )
 from .groups import Group, group_metrics, has_signal
 from .losses import find_loss, sum_to_go
-from .objective import Objective
 from .policy_gradient import as_tensor, current_logprobs, loss_of, means, prepare_inputs
 from .reinforcement import ReinforcementLearning
 from .settings import BASE_TEACHER, GRPOSettings
 from .sft import DemonstrationSource, observations
-from .teachers import make_teachers, teacher_adapter
+from .state import Objective
 
 Backend = Literal["native", "trl"]
+
+_TEACHER_ADAPTER: Final = "teacher"
+"""Name that the teacher's adapter gets beside the policy's own."""
 
 
 class MiniGRPO(ReinforcementLearning[GRPOSettings]):
@@ -116,7 +130,10 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
             raise PolicyError("of several adapters each has one reward, that of its name", setting="separate_rewards")
         fixed = self._fixed_adapters or {}
         if self._lora is not None:
-            self._fixed_adapters = {**fixed, **teacher_adapter(settings, known={**trained, **fixed})} or None
+            teacher = settings.teacher
+            is_folder = teacher is not None and teacher not in (BASE_TEACHER, *trained, *fixed)
+            folder = adapter_folder(teacher) if teacher is not None and is_folder else None
+            self._fixed_adapters = {**fixed, **({} if folder is None else {_TEACHER_ADAPTER: folder})} or None
 
 
 class GRPOObjective(Objective):
@@ -222,6 +239,36 @@ def take_steps(
         if epoch == 0:
             mismatch = {name: value for name, value in metrics.items() if name.startswith("mismatch/")}
     return metrics | mismatch
+
+
+def make_teachers(settings: GRPOSettings, served: ServedPolicy, learners: Mapping[str, Learner]) -> dict[str, Scorer]:
+    """Return the teacher of each adapter: the model without an adapter, an adapter, or another model in the number
+    format and on the device of the policy's; empty where the settings ask for none.
+
+    Raises:
+        PolicyError: the teacher cannot be loaded, or has another tokenizer.
+    """
+    teacher, model = settings.teacher, served.policy.model
+    if teacher is None:
+        return {}
+    name = None if teacher == BASE_TEACHER else _TEACHER_ADAPTER if _TEACHER_ADAPTER in model.versions else teacher
+    if name is None or name in model.versions:
+        return {adapter: learner.scorer(name) for adapter, learner in learners.items()}
+    if served.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
+        raise PolicyError(
+            f"{teacher} has another tokenizer than {served.name}: no token is compared", setting="teacher"
+        )
+    other = load_model(teacher, device=str(model.device))
+    other.base.to(model.dtype).requires_grad_(False)
+    return {
+        adapter: Scorer(
+            other,
+            other.adapters[0],
+            max_tokens=learner.settings.max_batch_tokens,
+            head_rows=learner.settings.head_rows,
+        )
+        for adapter, learner in learners.items()
+    }
 
 
 def with_teacher(

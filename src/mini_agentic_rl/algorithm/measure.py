@@ -13,22 +13,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, Final
 
-from ..gateway import ServedPolicy, ThinkingName, ToolFormatName, resources_with_upstreams
+from ..gateway import GatewayLimits, ServedPolicy, ThinkingName, ToolFormatName, resources_with_upstreams
 from ..logging import CountedCauses
 from ..metrics import MetricsLogger, counted, percent
 from ..policy import EngineSettings
 from ..semconv import SAMPLING_SEED
 from ..store import LightningStore
-from ..types import Dataset, EnqueueRolloutRequest, RolloutConfig, RolloutMode
-from .base import Algorithm
+from ..types import Dataset, EnqueueRolloutRequest, NamedResources, RolloutConfig, RolloutMode
+from .base import Algorithm, AlgorithmContext
 from .checkpoint import Checkpointing, restore_weights
 from .rollouts import OF_TRANSFER, Evaluation, answer_rows, count_unscored, refuse_failed, run_rollouts
-from .seeds import derive_seed
+from .settings import RolloutSettings
 from .state import RunState
+from .tasks import derive_seed
 
 FIRST, LAST = "before", "after RL"
 """Names of the measurements at the beginning and at the end of a run."""
@@ -68,6 +71,48 @@ async def evaluate(
     finished = await run_rollouts(store, requests, logger_.advance)
     count_unscored(finished, causes=causes)
     return Evaluation(name, finished, samples)
+
+
+@asynccontextmanager
+async def serving(
+    context: AlgorithmContext,
+    options: RolloutSettings | Measure,
+    load: Callable[[], ServedPolicy],
+    *,
+    limits: GatewayLimits | None = None,
+    keep_open: bool = False,
+) -> AsyncIterator[tuple[ServedPolicy, NamedResources]]:
+    """Load a policy, serve it to the runners, and close it after the block; yield it, and the resources that agents
+    find beside it.
+
+    Args:
+        options: address of the endpoint, and how it reads tool calls and thoughts.
+        keep_open: leave it open after the block.
+
+    Raises:
+        PolicyError: the model or an adapter cannot be loaded.
+    """
+    context.logger.phase("loading the model")
+    served = await asyncio.to_thread(load)
+    try:
+        await asyncio.to_thread(
+            served.serve,
+            store=context.store,
+            host=options.gateway_host,
+            port=options.gateway_port,
+            public_url=options.gateway_url,
+            limits=limits,
+            tool_format=options.tool_format,
+            thinking=options.thinking,
+        )
+        held, proxy = context.initial_resources, context.llm_proxy
+        async with resources_with_upstreams(
+            held, proxy, context.store, served.model_names, served.put_behind
+        ) as resources:
+            yield served, resources
+    finally:
+        if not keep_open:
+            await asyncio.to_thread(served.close)
 
 
 @dataclass(eq=False, repr=False)
@@ -129,45 +174,27 @@ class Measure(Algorithm):
         """
         if val_dataset is None or len(val_dataset) == 0:
             raise ValueError("val_dataset is empty: there is nothing to measure on")
-        sampling = {"temperature": self.temperature, "max_tokens": self.max_new_tokens}
         started = time.perf_counter()
-        self.context.logger.phase("loading the model")
-        served = await asyncio.to_thread(
-            ServedPolicy.load, self.model, self.tokenizer, engine=self.engine, **(self.load_options or {})
-        )
-        self.kernels = served.policy.model.kernels
-        try:
-            await asyncio.to_thread(
-                served.serve,
-                store=self.context.store,
-                host=self.gateway_host,
-                port=self.gateway_port,
-                public_url=self.gateway_url,
-                tool_format=self.tool_format,
-                thinking=self.thinking,
-            )
+        load = partial(ServedPolicy.load, self.model, self.tokenizer, engine=self.engine, **(self.load_options or {}))
+        async with serving(self.context, self, load) as (served, beside):
+            self.kernels = served.policy.model.kernels
             loaded = time.perf_counter()
-            held, proxy = self.context.initial_resources, self.context.llm_proxy
-            async with resources_with_upstreams(
-                held, proxy, self.context.store, served.model_names, served.put_behind
-            ) as initial:
-                resources = await self.context.store.add_resources(served.resources(initial, sampling))
-                evaluation = await evaluate(
-                    self.context.store,
-                    val_dataset,
-                    name=served.name,
-                    resources_id=resources.resources_id,
-                    logger_=self.context.logger,
-                    samples=self.samples,
-                    mode="test",
-                    seed=self.seed,
-                    rollout_timeout=self.rollout_timeout,
-                )
+            sampling = {"temperature": self.temperature, "max_tokens": self.max_new_tokens}
+            resources = await self.context.store.add_resources(served.resources(beside, sampling))
+            evaluation = await evaluate(
+                self.context.store,
+                val_dataset,
+                name=served.name,
+                resources_id=resources.resources_id,
+                logger_=self.context.logger,
+                samples=self.samples,
+                mode="test",
+                seed=self.seed,
+                rollout_timeout=self.rollout_timeout,
+            )
             refuse_failed(evaluation.rollouts)
             self.evaluations = [evaluation]
             self.seconds = {"load": loaded - started, "evaluation": time.perf_counter() - loaded}
-        finally:
-            await asyncio.to_thread(served.close)
 
 
 class Measuring:

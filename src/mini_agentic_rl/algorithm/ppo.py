@@ -34,11 +34,11 @@ from .advantages import explained_variance, generalized_advantages, uncompared, 
 from .batch import TrainingBatch, k1, make_batch, overlong_penalty, pack_trajectories
 from .groups import Group, Trajectory, group_metrics, turn_numbers
 from .losses import Floats, term_weights
-from .objective import Objective
 from .policy_gradient import PPOLoss, ValueLoss, as_tensor, loss_of, means, prepare_inputs
 from .reinforcement import ReinforcementLearning
-from .seeds import derive_seed
 from .settings import PPOSettings
+from .state import Objective
+from .tasks import derive_seed
 
 _FOLDER = "critics"
 _STATE = "critics.json"

@@ -86,7 +86,7 @@ CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
 """Choice of the rollout's reward that its calls are trained with; see `groups.py`."""
 
 Curriculum = Literal["none", "pass_rate"]
-"""Order in which tasks are drawn; see `curriculum.py`."""
+"""Order in which tasks are drawn; see `tasks.py`."""
 
 
 class LoopSettings(RolloutSettings):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...adapter import TraceToMessages
 from ...algorithm.base import AlgorithmContext
-from ...algorithm.seeds import derive_seed, tasks_of_step
+from ...algorithm.tasks import derive_seed, tasks_from
 from ...errors import RunFailedError
 from ...metrics import every
 from ...types import Dataset, NamedResources, PromptTemplate
@@ -110,7 +110,7 @@ class SearchRun:
         candidates = [*self.state.survivors(), *children]
         size = len(self.val_dataset)
         batch = min(self.settings.val_batch_size, size)
-        rows = tasks_of_step(derive_seed(self.settings.seed, "validation"), size, number - 1, batch)
+        rows = tasks_from(derive_seed(self.settings.seed, "validation"), size, (number - 1) * batch, batch)
         results = await self.trials.run(
             [(version, rows) for version in candidates], self.val_dataset, "val", f"round {number}: validation"
         )
@@ -140,7 +140,7 @@ class SearchRun:
         batch = min(settings.gradient_batch_size, size)
         order = derive_seed(settings.seed, "training")
         tried = [
-            (parent, tasks_of_step(order, size, (number - 1) * settings.beam_width + index, batch))
+            (parent, tasks_from(order, size, ((number - 1) * settings.beam_width + index) * batch, batch))
             for index, parent in enumerate(parents)
         ]
         results = await self.trials.run(tried, self.train_dataset, "train", f"round {number}: tasks for the critic")

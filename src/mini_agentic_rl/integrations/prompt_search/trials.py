@@ -13,8 +13,8 @@ from typing import Any
 
 from ...adapter import OpenAIMessages, TraceToMessages
 from ...algorithm.rollouts import rollout_config
-from ...algorithm.seeds import derive_seed
 from ...algorithm.settings import OnFailure
+from ...algorithm.tasks import derive_seed
 from ...emitter import find_final_reward, get_message_value
 from ...logging import CountedCauses
 from ...metrics import MetricsLogger
