@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import torch
+from letters import RESUMABLE, run_script
 from openai import AsyncOpenAI
 from transformers import PreTrainedModel
 
-from mini_agentic_rl import LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import LitAgent, MiniGRPO
 from mini_agentic_rl.emitter import emit_reward
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 from tiny import tiny_model, tiny_tokenizer
 
@@ -87,29 +84,5 @@ def weights_digests(folder: Path) -> dict[str, str]:
     }
 
 
-def main() -> None:
-    """`two_agents.py FOLDER [--resume] [--die-after STEP]`: a deterministic run that can end itself at once."""
-    folder = Path(sys.argv[1])
-    die_after = int(sys.argv[sys.argv.index("--die-after") + 1]) if "--die-after" in sys.argv else None
-    torch.set_num_threads(1)
-
-    class Fatal(MetricsLogger):
-        """Kills the process, as a power cut would, right after a step was logged."""
-
-        def log(self, metrics, *, step):
-            if die_after is not None and step == die_after:
-                os.kill(os.getpid(), 9)
-
-    trained = algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, checkpoint_every=2, deterministic=True)
-    Trainer(
-        algorithm=trained,
-        n_runners=8,
-        output_dir=folder,
-        logger=Fatal(),
-        resume="--resume" in sys.argv,
-    ).fit(Two(), TASKS)
-    sys.stdout.write(json.dumps({"weights": weights_digests(folder), "steps": trained.summary["steps"]}))
-
-
 if __name__ == "__main__":
-    main()
+    run_script(algorithm(**RESUMABLE), Two(), TASKS, weights_digests)

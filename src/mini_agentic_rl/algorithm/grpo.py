@@ -164,15 +164,17 @@ class GRPOObjective(Objective):
 
     def has_signal(self, group: Group) -> bool:
         """Return True if the rewards differ; without a baseline or with a teacher, if anything can be trained."""
-        if not _compares_rewards(self._settings):
+        settings = self._settings
+        if not settings.compares_rewards:
             return any(trajectory.trained_tokens for trajectory in group.trajectories)
-        return has_signal(_with_rewards_apart([group], self._settings)[0].credits)
+        apart = with_separate_rewards([group], settings.separate_rewards, settings.separate_reward_weights)
+        return has_signal(apart[0].credits)
 
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
         """Shape the rewards, compare them, and take `epochs_per_batch` steps; see `Objective.update`."""
         settings, learner = self._settings, self.learners[adapter]
         metrics = group_metrics(groups)
-        shaped = _with_rewards_apart(groups, settings)
+        shaped = with_separate_rewards(groups, settings.separate_rewards, settings.separate_reward_weights)
         if settings.overlong_buffer > 0:
             shaped = with_overlong_penalty(
                 shaped, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
@@ -207,7 +209,8 @@ class GRPOObjective(Objective):
 
 def batch_of(groups: Sequence[Group], settings: GRPOSettings) -> TrainingBatch | None:
     """Return the trainable part of `groups` under `settings`; None when there is none."""
-    return _compared_over_batch(_packed_batch(_with_rewards_apart(groups, settings), settings), settings)
+    apart = with_separate_rewards(groups, settings.separate_rewards, settings.separate_reward_weights)
+    return _compared_over_batch(_packed_batch(apart, settings), settings)
 
 
 def take_steps(
@@ -300,18 +303,6 @@ def with_teacher(
     return batch.with_advantages(batch.inputs.advantages_S.numpy() - settings.teacher_coef * distance_S), metrics
 
 
-def _compares_rewards(settings: GRPOSettings) -> bool:
-    """Return True if a group of equal rewards teaches nothing."""
-    return settings.baseline != "none" and settings.teacher is None
-
-
-def _with_rewards_apart(groups: Sequence[Group], settings: GRPOSettings) -> Sequence[Group]:
-    """Return the groups with each reward compared by itself, where the settings ask for it."""
-    if not settings.separate_rewards:
-        return groups
-    return with_separate_rewards(groups, settings.separate_rewards, settings.separate_reward_weights)
-
-
 def _packed_batch(
     groups: Sequence[Group], settings: GRPOSettings, imitated: Sequence[Imitated] = ()
 ) -> TrainingBatch | None:
@@ -335,7 +326,7 @@ def _packed_batch(
         max_length=settings.max_trajectory_tokens,
         mask_truncated=settings.mask_truncated,
         keep_zero_advantage=keep_zero_advantage,
-        compared=_compares_rewards(settings),
+        compared=settings.compares_rewards,
         averages_all=not settings.dynamic_sampling,  # it has drawn other groups in their place
         imitated=imitated,
     )

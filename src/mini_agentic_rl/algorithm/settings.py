@@ -296,6 +296,11 @@ class GRPOSettings(LoopSettings):
     teacher_top_k: int = Field(default=20, ge=0)
     """Number of most likely tokens; 0 is the whole vocabulary."""
 
+    @property
+    def compares_rewards(self) -> bool:
+        """True if a group of equal rewards teaches nothing."""
+        return self.baseline != "none" and self.teacher is None
+
     @model_validator(mode="after")
     def _has_a_source_of_learning(self) -> Self:
         if self.samples_per_prompt == 1 and self.baseline != "none" and self.reward_coef > 0:
