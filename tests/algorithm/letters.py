@@ -41,22 +41,28 @@ class Kept(MetricsLogger):
         return [row for row in self.rows if "rollout/dropped" in row]
 
 
-class Letters(LitAgent):
-    """Asks the model one thing."""
+class Asking(LitAgent):
+    """Asks models at the URL of its rollout."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._client: AsyncOpenAI | None = None
+    _client: AsyncOpenAI | None = None
 
-    async def rollout_async(self, task, resources, rollout):
-        llm = resources["llm"]
+    async def ask(self, rollout, llm, messages, model=None, **sampling) -> str:
+        """Return the reply to messages, or to one text."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
         if self._client is None:
             self._client = AsyncOpenAI(api_key="none", base_url="http://unused")
         client = self._client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
-        reply = await client.chat.completions.create(
-            model=llm.model, messages=[{"role": "user", "content": task["word"]}], **llm.sampling_parameters
-        )
-        rollout.metadata["reply"] = reply.choices[0].message.content or ""
+        options = sampling or llm.sampling_parameters
+        reply = await client.chat.completions.create(model=model or llm.model, messages=messages, **options)
+        return reply.choices[0].message.content or ""
+
+
+class Letters(Asking):
+    """Asks the model one thing."""
+
+    async def rollout_async(self, task, resources, rollout):
+        rollout.metadata["reply"] = await self.ask(rollout, resources["llm"], task["word"])
 
 
 class CountLetters(Hook):

@@ -8,8 +8,7 @@ import logging
 
 import openai
 import pytest
-from letters import TASKS, AnyReward, CountLetters, Kept, Letters, algorithm
-from openai import AsyncOpenAI
+from letters import TASKS, AnyReward, Asking, CountLetters, Kept, Letters, algorithm
 
 from mini_agentic_rl import AgentOpsTracer, InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm import sampling
@@ -191,21 +190,15 @@ def test_the_gateway_alone_records_the_calls_that_it_answers():
     assert asyncio.run(calls()) == [1, 1, 1, 1]  # measured before, two samples, measured after
 
 
-class AsksAgain(LitAgent):
+class AsksAgain(Asking):
     """Two calls, the second after the first and the answer to it; in some tasks it writes the answer down changed."""
 
     async def rollout_async(self, task, resources, rollout):
-        llm = resources["llm"]
-        url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
         messages = [{"role": "user", "content": task["word"]}]
-        async with AsyncOpenAI(api_key="none", base_url=url) as client:
-            for turn in range(2):
-                reply = await client.chat.completions.create(
-                    model=llm.model, messages=messages, **llm.sampling_parameters
-                )
-                content = reply.choices[0].message.content or ""
-                changed = "changed " if task["word"] == "go" and turn == 0 else ""
-                messages += [{"role": "assistant", "content": changed + content}, {"role": "user", "content": "More."}]
+        for turn in range(2):
+            content = await self.ask(rollout, resources["llm"], messages)
+            changed = "changed " if task["word"] == "go" and turn == 0 else ""
+            messages += [{"role": "assistant", "content": changed + content}, {"role": "user", "content": "More."}]
         rollout.metadata["reply"] = content
 
 

@@ -49,11 +49,6 @@ def test_advantages_equal_the_sum_of_discounted_errors(gamma, gae_lambda):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_lengths_that_do_not_add_up_are_refused():
-    with pytest.raises(ValueError, match="3 rewards and 3 values for 4 terms"):
-        generalized_advantages(np.zeros(3), np.zeros(3), [2, 2], gamma=1.0, gae_lambda=1.0)
-
-
 def test_whitened_advantages_have_mean_0_and_deviation_1():
     found = whiten(np.random.default_rng(1).normal(3, 5, 100))
     assert (found.mean(), found.std()) == pytest.approx((0, 1), abs=1e-7)
@@ -355,7 +350,7 @@ def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
 
 def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
     def run(folder, steps, resume=False):
-        options = {"tasks_per_step": 4, "checkpoint_every": 1, "deterministic": True}
+        options = {"tasks_per_step": 4, "checkpoint_every": 1, "deterministic": True, "max_new_tokens": 3}
         Trainer(
             algorithm=ppo_algorithm(total_steps=steps, **options),
             hooks=[CountLetters()],

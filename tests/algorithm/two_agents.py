@@ -9,11 +9,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from letters import RESUMABLE, run_script
-from openai import AsyncOpenAI
+from letters import RESUMABLE, Asking, run_script
 from transformers import PreTrainedModel
 
-from mini_agentic_rl import LitAgent, MiniGRPO
+from mini_agentic_rl import MiniGRPO
 from mini_agentic_rl.emitter import emit_reward
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 from tiny import tiny_model, tiny_tokenizer
@@ -27,24 +26,16 @@ def share(text: str, letters: str) -> float:
     return sum(letter in letters for letter in text) / max(1, len(text))
 
 
-class Two(LitAgent):
+class Two(Asking):
     """Asks both models the very same thing at one URL; the assistant is for small letters, the user for large ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.client = AsyncOpenAI(api_key="none", base_url="http://unused")
 
     async def rollout_async(self, task, resources, rollout):
         llm = resources["main_llm"]
-        client = self.client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
         said = {}
         for name in NAMES:
             assert resources[name].model == name
             assert resources[name].endpoint == llm.endpoint
-            reply = await client.chat.completions.create(
-                model=name, messages=[{"role": "user", "content": task["word"]}], **llm.sampling_parameters
-            )
-            said[name] = reply.choices[0].message.content or ""
+            said[name] = await self.ask(rollout, llm, task["word"], name)
         rollout.metadata["said"] = said
         emit_reward(
             {

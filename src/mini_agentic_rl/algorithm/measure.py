@@ -15,11 +15,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from ..gateway import GatewayLimits, ServedPolicy, ThinkingName, ToolFormatName, resources_with_upstreams
+from ..gateway import GatewayLimits, ServedPolicy, resources_with_upstreams
 from ..logging import CountedCauses
 from ..metrics import MetricsLogger, counted, percent
 from ..policy import EngineSettings
@@ -76,7 +75,7 @@ async def evaluate(
 @asynccontextmanager
 async def serving(
     context: AlgorithmContext,
-    options: RolloutSettings | Measure,
+    options: RolloutSettings,
     load: Callable[[], ServedPolicy],
     *,
     limits: GatewayLimits | None = None,
@@ -115,43 +114,41 @@ async def serving(
             await asyncio.to_thread(served.close)
 
 
-@dataclass(eq=False, repr=False)
 class Measure(Algorithm):
-    """Evaluation alone."""
+    """Evaluation alone.
 
-    model: Any = "embedded"
-    """As `MiniGRPO`."""
-    tokenizer: Any | None = None
-    """Its tokenizer; None takes the one beside the model."""
-    _: KW_ONLY
-    samples: int = 1
-    """Tries at each task."""
-    temperature: float = 0.0
-    """0 always takes the likeliest token."""
-    max_new_tokens: int = 128
-    """Bound of one model call."""
-    seed: int = 0
-    """Of the sampling."""
-    rollout_timeout: float | None = 300.0
-    """Seconds after which a rollout is ended and counts as wrong; None never does."""
-    tool_format: ToolFormatName = "auto"
-    """Format of tool calls; see `MiniLLMServer`."""
-    thinking: ThinkingName = "auto"
-    """Fate of earlier thoughts; see `MiniLLMServer`."""
-    load_options: Mapping[str, Any] | None = None
-    """Those of `load_model`: `adapter` is the folder of the adapter to measure; `adapters` and `fixed_adapters` are
-    folders by the names under which the agents ask for them."""
-    engine: EngineSettings | None = None
-    """Sampling."""
-    gateway_port: int = 0
-    """Port of the endpoint that agents call; 0 takes a free one."""
-    gateway_host: str | None = None
-    """Address that it listens on; None takes one that the runners reach."""
-    gateway_url: str | None = None
-    """URL by which agents reach it, where that is not its address."""
-    evaluations: Sequence[Evaluation] = field(default_factory=list, init=False)
-    seconds: dict[str, float] = field(default_factory=dict, init=False)
-    kernels: str | None = field(default=None, init=False)
+    Args:
+        model, tokenizer: as for `MiniGRPO`.
+        samples: tries at each task.
+        temperature: 0 always takes the likeliest token.
+        load_options: those of `load_model`: `adapter` is the folder of the adapter to measure; `adapters` and
+            `fixed_adapters` are folders by the names under which the agents ask for them.
+        engine: sampling.
+        rollouts: settings of `RolloutSettings` by name, such as `max_new_tokens`, `seed` and `gateway_port`.
+
+    Raises:
+        pydantic.ValidationError: a setting is out of its range or has no such name.
+    """
+
+    def __init__(
+        self,
+        model: Any = "embedded",
+        tokenizer: Any | None = None,
+        *,
+        samples: int = 1,
+        temperature: float = 0.0,
+        load_options: Mapping[str, Any] | None = None,
+        engine: EngineSettings | None = None,
+        **rollouts: Any,
+    ) -> None:
+        super().__init__()
+        self._load = partial(ServedPolicy.load, model, tokenizer, engine=engine, **(load_options or {}))
+        self._samples = samples
+        self._temperature = temperature
+        self._rollouts = RolloutSettings(**rollouts)
+        self.evaluations: Sequence[Evaluation] = []
+        self.seconds: dict[str, float] = {}
+        self.kernels: str | None = None
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -175,11 +172,10 @@ class Measure(Algorithm):
         if val_dataset is None or len(val_dataset) == 0:
             raise ValueError("val_dataset is empty: there is nothing to measure on")
         started = time.perf_counter()
-        load = partial(ServedPolicy.load, self.model, self.tokenizer, engine=self.engine, **(self.load_options or {}))
-        async with serving(self.context, self, load) as (served, beside):
+        async with serving(self.context, self._rollouts, self._load) as (served, beside):
             self.kernels = served.policy.model.kernels
             loaded = time.perf_counter()
-            sampling = {"temperature": self.temperature, "max_tokens": self.max_new_tokens}
+            sampling = {"temperature": self._temperature, "max_tokens": self._rollouts.max_new_tokens}
             resources = await self.context.store.add_resources(served.resources(beside, sampling))
             evaluation = await evaluate(
                 self.context.store,
@@ -187,14 +183,40 @@ class Measure(Algorithm):
                 name=served.name,
                 resources_id=resources.resources_id,
                 logger_=self.context.logger,
-                samples=self.samples,
+                samples=self._samples,
                 mode="test",
-                seed=self.seed,
-                rollout_timeout=self.rollout_timeout,
+                seed=self._rollouts.seed,
+                rollout_timeout=self._rollouts.rollout_timeout,
             )
             refuse_failed(evaluation.rollouts)
             self.evaluations = [evaluation]
             self.seconds = {"load": loaded - started, "evaluation": time.perf_counter() - loaded}
+
+
+async def evaluate_policy(
+    run: RunState,
+    tasks: Dataset[Any],
+    *,
+    name: str,
+    resources_id: str,
+    size: int | None = None,
+    samples: int = 1,
+    seed: int | None = None,
+) -> Evaluation:
+    """Publish the weights of a run, and run tasks with them by `evaluate`; the seed is that of the run by default."""
+    await run.served.publish()
+    return await evaluate(
+        run.store,
+        tasks,
+        name=name,
+        resources_id=resources_id,
+        logger_=run.logger,
+        size=size,
+        samples=samples,
+        seed=run.settings.seed if seed is None else seed,
+        rollout_timeout=run.settings.rollout_timeout,
+        causes=run.causes,
+    )
 
 
 class Measuring:
@@ -210,8 +232,8 @@ class Measuring:
         if run.val_dataset is not None and len(run.val_dataset) > 0:
             size, resources_id = run.settings.eval_size, run.val_resources
             if name == FIRST and run.warms_up:
-                # The accuracy of rewards is that after the warm-up. This measurement asks whether the model can do the
-                # task at all: answers may be longer, and there are fewer tasks so that it takes as long.
+                # The accuracy of rewards is that after the warm-up. This measurement shows whether the model can do
+                # the task at all: answers may be longer, and there are fewer tasks so that it takes as long.
                 size = min(len(run.val_dataset), size or len(run.val_dataset), _TASKS_BEFORE)
                 resources_id = run.long_answer_resources
             evaluation = await self._measure_tasks(name, run.val_dataset, size, resources_id)
@@ -243,8 +265,12 @@ class Measuring:
         if tasks is None or not is_due or any(row["step"] == progress.step for row in progress.validation):
             return
         started = time.perf_counter()
-        evaluation = await self._evaluate(
-            f"validation, step {progress.step}", tasks, settings.validation_size or None, run.val_resources
+        evaluation = await evaluate_policy(
+            run,
+            tasks,
+            name=f"validation, step {progress.step}",
+            resources_id=run.val_resources,
+            size=settings.validation_size or None,
         )
         progress.validation.append(
             {"step": progress.step, "correct": sum(evaluation.correct), "count": len(evaluation.rollouts)}
@@ -283,7 +309,7 @@ class Measuring:
     async def _measure_tasks(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
         run = self._run
         started = time.perf_counter()
-        evaluation = await self._evaluate(name, tasks, size, resources_id)
+        evaluation = await evaluate_policy(run, tasks, name=name, resources_id=resources_id, size=size)
         run.evaluations.append(evaluation)
         if run.context.checkpoints is not None:
             rows = await asyncio.to_thread(answer_rows, evaluation, run.progress.step)
@@ -293,21 +319,6 @@ class Measuring:
         )
         run.progress.spend("evaluation", time.perf_counter() - started)
         return evaluation
-
-    async def _evaluate(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
-        run = self._run
-        await run.served.publish()
-        return await evaluate(
-            run.store,
-            tasks,
-            name=name,
-            resources_id=resources_id,
-            logger_=run.logger,
-            size=size,
-            seed=run.settings.seed,
-            rollout_timeout=run.settings.rollout_timeout,
-            causes=run.causes,
-        )
 
 
 def outcome(best: Mapping[str, Any], validations: Sequence[Mapping[str, Any]], step: int, total: int) -> str:

@@ -14,7 +14,7 @@ Observations (ECHO; Shrivastava et al. 2026, arXiv:2605.24517) are the messages 
 
 O_i are the tokens in the context of a rollout after its first call that it did not sample; lambda is the setting
 `echo_coef` (0.05 in the paper). All N rollouts of a step count, those of groups with equal rewards too. A token is an
-observation where a call continues an earlier one token by token: it stands between the end of that one and the
+observation where a call continues an earlier one token by token: it is between the end of that one and the
 beginning of the call's own output, so the markup of the chat template is part of it. A call that begins anew has none.
 
 Demonstrations keep what was imitated before, and teach tasks that are never solved:
@@ -45,7 +45,7 @@ from ..types import Dataset
 from .batch import Imitated
 from .checkpoint import Checkpointing
 from .groups import Group
-from .measure import evaluate
+from .measure import evaluate_policy
 from .rollouts import Evaluation
 from .settings import GRPOSettings, Messages, WarmStart
 from .state import RunState
@@ -140,19 +140,10 @@ async def _warm_up_adapter(run: RunState, checkpointing: Checkpointing, adapter:
 async def _probe(run: RunState, adapter: str, tasks: Sequence[Any], step: int) -> Readiness:
     """Try some tasks several times after a step of the warm-up; log the result and keep it in the run's progress."""
     started = time.perf_counter()
-    await run.served.publish()
-    evaluation = await evaluate(
-        run.store,
-        tasks,
-        name=f"probe, step {step} of the warm-up",
-        resources_id=run.train_resources,
-        logger_=run.logger,
-        samples=TRIES,
-        seed=derive_seed(run.settings.seed, "probe", step),
-        rollout_timeout=run.settings.rollout_timeout,
-        causes=run.causes,
+    name, seed = f"probe, step {step} of the warm-up", derive_seed(run.settings.seed, "probe", step)
+    readiness = readiness_of(
+        await evaluate_policy(run, tasks, name=name, resources_id=run.train_resources, samples=TRIES, seed=seed)
     )
-    readiness = readiness_of(evaluation)
     metrics = {"pass_1": readiness.pass_1, f"pass_{TRIES}": readiness.pass_n, "choice_entropy": readiness.entropy}
     run.log({run.named(adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
     run.progress.spend("probes", time.perf_counter() - started)
@@ -244,7 +235,7 @@ class Readiness:
 
 
 def readiness_of(evaluation: Evaluation) -> Readiness:
-    """Return what a measurement with several samples of each task says."""
+    """Return the readiness that a measurement with several samples of each task shows."""
     tries, count = evaluation.samples, len(evaluation.rollouts)
     groups = [evaluation.rollouts[first : first + tries] for first in range(0, count, tries)]
     trees = []

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 MAX_REPLY = 20_000
 """Characters at the end of a judge's reply that are read."""
+_MAX_PAUSE = 8.0
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ class JudgeReward(Reward):
         failure: OpenAIError | JudgementError
         for attempt in range(self.attempts):
             if attempt:
-                time.sleep(min(8.0, 0.25 * 2**attempt))
+                time.sleep(min(_MAX_PAUSE, 0.25 * 2**attempt))
             try:
                 return read_scores(rubric, self._complete(messages, attempt, rubric))
             except APIStatusError as error:
