@@ -168,9 +168,12 @@ class RunState:
         self.served = served
         self.policy = served.policy
         self.resources = resources
-        self.train_dataset = train_dataset
+        self.dataset: Dataset[Any] = () if train_dataset is None else train_dataset
+        """The training tasks."""
         self.val_dataset = val_dataset
-        self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
+        self.total_steps = self.settings.steps(len(self.dataset))
+        self.steps_per_epoch = -(-len(self.dataset) // self.settings.tasks_per_step)
+        """Number of steps that draw every task once."""
         self.learner_settings: LearnerSettings = algorithm.learner_settings
         """Settings of each optimizer, with the steps of the whole run if their schedule needs them."""
         if self.learner_settings.schedule != "constant" and not self.learner_settings.total_steps:
@@ -186,26 +189,10 @@ class RunState:
         """Id of the same with longer answers, which a model that was not warmed up gives."""
 
     @property
-    def dataset(self) -> Dataset[Any]:
-        """The training tasks.
-
-        Raises:
-            ValueError: there are none.
-        """
-        if self.train_dataset is None:
-            raise ValueError("train_dataset is empty: give the algorithm at least one task")
-        return self.train_dataset
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of steps that draw every task once."""
-        return -(-len(self.dataset) // self.settings.tasks_per_step)
-
-    @property
     def warms_up(self) -> bool:
         """True if the run imitates before its first step."""
         starts = self.warm_starts.values()
-        return self.train_dataset is not None and any(start.settings.examples > 0 for start in starts)
+        return len(self.dataset) > 0 and any(start.settings.examples > 0 for start in starts)
 
     async def add_resources(self) -> None:
         """Add the resources of rollouts to the store: `resources`, and the model that is trained."""
