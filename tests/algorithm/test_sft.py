@@ -219,16 +219,15 @@ def test_echo_adds_the_cross_entropy_of_what_the_environment_said(preset):
 
 
 def test_demonstrations_weigh_by_tokens_and_leave_the_policy_gradient_as_it_is():
-    class Source:
-        def draw(self, step):
-            records = [_record([5, 6, 7], [8, 9]), _record([5, 6, 1], [2])]
-            return [Imitated(record, 0.5 / 3, "sft") for record in records]
+    def source(step):
+        records = [_record([5, 6, 7], [8, 9]), _record([5, 6, 1], [2])]
+        return [Imitated(record, 0.5 / 3, "sft") for record in records]
 
     with tiny_policy() as policy:
         groups = _groups(policy)
         plain, without = _gradients(policy, GRPOSettings(), groups)
         settings = GRPOSettings(sft_coef=0.5)
-        figures, found = _gradients(policy, settings, groups, demonstrations={"default": Source()})
+        figures, found = _gradients(policy, settings, groups, demonstrations={"default": source})
         total, more = _nll(policy, [([5, 6, 7], [8, 9], 0.5 / 3), ([5, 6, 1], [2], 0.5 / 3)])
     assert figures["sft/nll"] == pytest.approx(total / 0.5, rel=1e-4)
     for ours, policy_gradient, imitation in zip(found, without, more, strict=True):

@@ -8,8 +8,9 @@ packed beside what is imitated, scored by a teacher, and turned into a loss and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -43,7 +44,7 @@ from .losses import find_loss, sum_to_go
 from .policy_gradient import as_tensor, current_logprobs, loss_of, means, prepare_inputs
 from .reinforcement import ReinforcementLearning
 from .settings import BASE_TEACHER, GRPOSettings
-from .sft import DemonstrationSource, observations
+from .sft import draw_demonstrations, observations
 from .state import Objective
 
 Backend = Literal["native", "trl"]
@@ -105,7 +106,7 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
         demonstrations = {}
         if settings.sft_coef > 0 and served.server is not None and self.train_dataset is not None:
             demonstrations = {
-                adapter: DemonstrationSource(start, self.train_dataset, served.server.renderer, settings)
+                adapter: partial(draw_demonstrations, start, self.train_dataset, served.server.renderer, settings)
                 for adapter, start in self.warm_starts.items()
             }
         teachers = make_teachers(settings, served, learners)
@@ -145,12 +146,13 @@ class GRPOObjective(Objective):
         settings: GRPOSettings,
         *,
         teachers: Mapping[str, Scorer] | None = None,
-        demonstrations: Mapping[str, DemonstrationSource] | None = None,
+        demonstrations: Mapping[str, Callable[[int], list[Imitated]]] | None = None,
     ) -> None:
         """
         Args:
             teachers: by the adapters that have one.
-            demonstrations: of each adapter that imitates some beside its rollouts.
+            demonstrations: for each adapter that imitates some beside its rollouts, a function from the number of an
+                optimizer step to those of that step.
 
         Raises:
             ValueError: the settings name a teacher, and there is none.
@@ -186,7 +188,7 @@ class GRPOObjective(Objective):
             shaped, metrics["kl"] = with_kl_penalty(shaped, learner, settings.kl_coef)
         imitated = observations(groups, settings.echo_coef) if settings.echo_coef > 0 else []
         if adapter in self._demonstrations:
-            imitated += self._demonstrations[adapter].draw(learner.steps)
+            imitated += self._demonstrations[adapter](learner.steps)
         batch = _packed_batch(shaped, settings, imitated)
         if batch is not None and is_penalised and settings.baseline == "none":
             k1_S = k1(batch.packed, learner)

@@ -286,32 +286,21 @@ def observed(records: Sequence[CompletionRecord]) -> Iterator[CompletionRecord]:
         before.append(np.concatenate([prompt, record.output_ids]))
 
 
-class DemonstrationSource:
-    """Conversations about training tasks, drawn anew for each step."""
-
-    def __init__(
-        self,
-        warm_start: WarmStart,
-        dataset: Dataset[Mapping[str, Any]],
-        renderer: ChatRenderer,
-        settings: GRPOSettings,
-    ) -> None:
-        self._warm_start = warm_start
-        self._dataset = dataset
-        self._renderer = renderer
-        self._settings = settings
-
-    def draw(self, step: int) -> list[Imitated]:
-        """Return `sft_per_step` conversations for an optimizer step, a record for each turn of the assistant, weighed
-        for the loss. The draw depends on the seed and on `step` alone."""
-        size, settings = len(self._dataset), self._settings
-        rng = np.random.default_rng(derive_seed(settings.seed, "demonstrations", step))
-        records = [
-            record
-            for row in rng.choice(size, min(settings.sft_per_step, size), replace=False)
-            for record in self._renderer.conversation_to_records(
-                self._warm_start.demonstration(self._dataset[int(row)]), self._warm_start.tools
-            )
-        ]
-        tokens = sum(record.trained_tokens for record in records)
-        return [Imitated(record, settings.sft_coef / tokens, "sft") for record in records]
+def draw_demonstrations(
+    warm_start: WarmStart,
+    dataset: Dataset[Mapping[str, Any]],
+    renderer: ChatRenderer,
+    settings: GRPOSettings,
+    step: int,
+) -> list[Imitated]:
+    """Return `sft_per_step` conversations about training tasks for an optimizer step, a record for each turn of the
+    assistant, weighed for the loss. The draw depends on the seed and on `step` alone."""
+    rng = np.random.default_rng(derive_seed(settings.seed, "demonstrations", step))
+    rows = rng.choice(len(dataset), min(settings.sft_per_step, len(dataset)), replace=False)
+    records = [
+        record
+        for row in rows
+        for record in renderer.conversation_to_records(warm_start.demonstration(dataset[int(row)]), warm_start.tools)
+    ]
+    tokens = sum(record.trained_tokens for record in records)
+    return [Imitated(record, settings.sft_coef / tokens, "sft") for record in records]
