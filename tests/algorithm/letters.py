@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -40,22 +41,28 @@ class Kept(MetricsLogger):
         return [row for row in self.rows if "rollout/dropped" in row]
 
 
-class Letters(LitAgent):
-    """Asks the model one thing."""
+class Asking(LitAgent):
+    """Asks models at the URL of its rollout."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._client: AsyncOpenAI | None = None
+    _client: AsyncOpenAI | None = None
 
-    async def rollout_async(self, task, resources, rollout):
-        llm = resources["llm"]
+    async def ask(self, rollout, llm, messages, model=None, **sampling) -> str:
+        """Return the reply to messages, or to one text."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
         if self._client is None:
             self._client = AsyncOpenAI(api_key="none", base_url="http://unused")
         client = self._client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
-        reply = await client.chat.completions.create(
-            model=llm.model, messages=[{"role": "user", "content": task["word"]}], **llm.sampling_parameters
-        )
-        rollout.metadata["reply"] = reply.choices[0].message.content or ""
+        options = sampling or llm.sampling_parameters
+        reply = await client.chat.completions.create(model=model or llm.model, messages=messages, **options)
+        return reply.choices[0].message.content or ""
+
+
+class Letters(Asking):
+    """Asks the model one thing."""
+
+    async def rollout_async(self, task, resources, rollout):
+        rollout.metadata["reply"] = await self.ask(rollout, resources["llm"], task["word"])
 
 
 class CountLetters(Hook):
@@ -104,8 +111,8 @@ def weights_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def main() -> None:
-    """`letters.py FOLDER [--resume] [--die-after STEP]`: a deterministic run that can end itself at once."""
+def run_script(trained: MiniGRPO, agent: LitAgent, tasks: list, digest: Callable[[Path], object], hooks=()) -> None:
+    """`SCRIPT FOLDER [--resume] [--die-after STEP]`: a run that can end itself; print its steps and weights."""
     folder = Path(sys.argv[1])
     die_after = int(sys.argv[sys.argv.index("--die-after") + 1]) if "--die-after" in sys.argv else None
     torch.set_num_threads(1)
@@ -117,17 +124,20 @@ def main() -> None:
             if die_after is not None and step == die_after:
                 os.kill(os.getpid(), 9)
 
-    trained = algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, checkpoint_every=2, deterministic=True)
-    Trainer(
-        algorithm=trained,
-        hooks=[CountLetters()],
-        n_runners=8,
-        output_dir=folder,
-        logger=Fatal(),
-        resume="--resume" in sys.argv,
-    ).fit(Letters(), TASKS)
-    sys.stdout.write(json.dumps({"weights": weights_digest(folder), "steps": trained.summary["steps"]}))
+    resume = "--resume" in sys.argv
+    Trainer(algorithm=trained, hooks=hooks, n_runners=8, output_dir=folder, logger=Fatal(), resume=resume).fit(
+        agent, tasks
+    )
+    sys.stdout.write(json.dumps({"weights": digest(folder), "steps": trained.summary["steps"]}))
 
+
+RESUMABLE = {
+    "total_steps": 4,
+    "tasks_per_step": 2,
+    "samples_per_prompt": 4,
+    "checkpoint_every": 2,
+    "deterministic": True,
+}
 
 if __name__ == "__main__":
-    main()
+    run_script(algorithm(**RESUMABLE), Letters(), TASKS, weights_digest, [CountLetters()])

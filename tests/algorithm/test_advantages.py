@@ -1,4 +1,4 @@
-"""Advantages against references written as loops, and what they do with each form of credit."""
+"""Advantages against references written as loops, with each form of credit, and of several rewards (GDPO)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mini_agentic_rl.algorithm.advantages import (
     group_centred,
     leave_one_out,
 )
-from mini_agentic_rl.algorithm.batch import soft_overlong, with_overlong_penalty
+from mini_agentic_rl.algorithm.batch import with_overlong_penalty, with_separate_rewards
 from mini_agentic_rl.algorithm.groups import Group, Trajectory, credit_calls
 from mini_agentic_rl.algorithm.grpo import batch_of
 from mini_agentic_rl.algorithm.presets import PRESETS
@@ -97,19 +97,6 @@ def test_normalised_over_the_batch_advantages_have_mean_zero_and_deviation_one_a
     assert not batch_normalized(np.full(4, 0.7), np.ones(4)).any()
 
 
-@pytest.mark.parametrize("length", [60, 80, 88, 100, 101])
-def test_the_overlong_punishment_is_equation_13_of_dapo(length):
-    longest, buffer = 100, 20
-    if length <= longest - buffer:
-        expected = 0.0
-    elif length <= longest:
-        expected = ((longest - buffer) - length) / buffer
-    else:
-        expected = -1.0
-    assert soft_overlong(length, longest, buffer) == expected
-    assert soft_overlong(length, longest, 0) == (0.0 if length <= longest else -1.0)
-
-
 def _record(length, prompt=1):
     return CompletionRecord(np.array([prompt]), np.arange(length), np.zeros(length, np.float32))
 
@@ -162,3 +149,71 @@ def test_every_preset_takes_every_form_of_credit(preset, mode):
     else:
         assert len(set(batch.inputs.advantages_S[first].tolist())) == 1
     assert batch.packed.term_count == expected
+
+
+REWARDS = [[(1.0, 0.2), (0.0, 0.4), (1.0, 0.0)], [(0.0, 0.5), (0.0, 1.0), (0.0, 0.0)]]
+
+
+def _named_group(number, rewards):
+    trajectories = []
+    for index, (correct, brief) in enumerate(rewards):
+        record = CompletionRecord(np.array([number]), np.array([index, 7]), np.zeros(2, np.float32))
+        named = {"correct": correct, "brief": brief}
+        trajectories.append(Trajectory(f"{number}/{index}", [record], correct, dimensions=named))
+    return Group(str(number), trajectories)
+
+
+def _gdpo(rewards, weights):
+    """Equations 4 to 6, one number after another."""
+    summed = []
+    for group in rewards:
+        for rollout in group:
+            total = 0.0
+            for k, weight in enumerate(weights):
+                column = [other[k] for other in group]
+                mean = sum(column) / len(column)
+                deviation = (sum((value - mean) ** 2 for value in column) / len(column)) ** 0.5
+                total += weight * ((rollout[k] - mean) / (deviation + 1e-6) if deviation else 0.0)
+            summed.append(total)
+    mean = sum(summed) / len(summed)
+    deviation = (sum((value - mean) ** 2 for value in summed) / len(summed)) ** 0.5
+    return [(value - mean) / (deviation + 1e-6) for value in summed]
+
+
+@pytest.mark.parametrize("weights", [[], [1.0, 0.25]])
+def test_each_reward_is_compared_by_itself_and_their_sum_over_the_batch(weights):
+    settings = GRPOSettings(
+        separate_rewards="correct,brief", separate_reward_weights=weights, advantage_normalization="batch"
+    )
+    batch = batch_of([_named_group(number, rewards) for number, rewards in enumerate(REWARDS)], settings)
+    expected = _gdpo(REWARDS, weights or [1.0, 1.0])
+    found = [float(batch.inputs.advantages_S[batch.packed.call_S == call][0]) for call in range(6)]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_groups_alike_in_the_primary_reward_are_told_apart_by_another():
+    groups = [_named_group(1, REWARDS[1])]
+    assert batch_of(groups, GRPOSettings()) is None
+    assert batch_of(groups, GRPOSettings(preset="gdpo")) is not None
+
+
+def test_a_name_that_no_rollout_has_is_an_error_and_a_rollout_that_failed_has_zeros():
+    groups = [_named_group(0, REWARDS[0])]
+    with pytest.raises(UserError, match="'bried'; there are: correct, brief"):
+        with_separate_rewards(groups, ["bried"], [])
+    failed = Group("x", [*groups[0].trajectories, Trajectory("f", groups[0].trajectories[0].records, 0.0)])
+    (found,) = with_separate_rewards([failed], ["correct"], [])
+    np.testing.assert_allclose(found.credits, [1.0, -1.0, 1.0, -1.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"credit": "per_turn"}, "credit=per_turn"),
+        ({"advantage_normalization": "group"}, "advantage_normalization=batch"),
+        ({"separate_rewards": ["a", "b"], "separate_reward_weights": [1.0]}, "1 `separate_reward_weights` for 2"),
+    ],
+)
+def test_settings_that_do_not_go_with_it_are_refused(given, match):
+    with pytest.raises(ValidationError, match=match):
+        GRPOSettings(**{"separate_rewards": ["a"], "advantage_normalization": "batch", **given})

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
-from letters import TASKS, algorithm
-from openai import AsyncOpenAI
+from letters import TASKS, Asking, algorithm
 
-from mini_agentic_rl import Hook, LitAgent, Trainer
+from mini_agentic_rl import Hook, Trainer
 from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
 from mini_agentic_rl.algorithm.grpo import GRPOObjective
 from mini_agentic_rl.metrics import read_metrics
@@ -17,20 +15,14 @@ from mini_agentic_rl.metrics import read_metrics
 FIRST = "first things first"
 
 
-class TwoCalls(LitAgent[Any]):
+class TwoCalls(Asking):
     """Asks twice, and keeps what it heard."""
 
     async def rollout_async(self, task, resources, rollout):
-        llm = resources["llm"]
-        base_url = llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id)
-        async with AsyncOpenAI(api_key="none", base_url=base_url) as client:
-            messages = [{"role": "user", "content": task["word"]}]
-            for _ in range(2):
-                reply = await client.chat.completions.create(
-                    model=llm.model, messages=messages, **llm.sampling_parameters
-                )
-                messages.append({"role": "assistant", "content": reply.choices[0].message.content or ""})
-                messages.append({"role": "user", "content": "and then?"})
+        messages = [{"role": "user", "content": task["word"]}]
+        for _ in range(2):
+            messages.append({"role": "assistant", "content": await self.ask(rollout, resources["llm"], messages)})
+            messages.append({"role": "user", "content": "and then?"})
         rollout.metadata["heard"] = messages[1]["content"]
 
 

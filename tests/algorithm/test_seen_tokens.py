@@ -9,7 +9,8 @@ from letters import TASKS, AnyReward, Letters, algorithm, ppo_algorithm
 
 from mini_agentic_rl import InMemoryLightningStore, Trainer
 from mini_agentic_rl.adapter import spans_to_records
-from mini_agentic_rl.algorithm.objective import SeenCall, record_seen
+from mini_agentic_rl.algorithm.loop import record_seen
+from mini_agentic_rl.algorithm.state import SeenCall
 from mini_agentic_rl.apps.dashboard.views import tokens_view
 from mini_agentic_rl.policy import LearnerSettings, LossOutputs, Policy
 from mini_agentic_rl.policy.loss import SeenTerms

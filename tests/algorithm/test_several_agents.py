@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from letters import Kept
-from openai import AsyncOpenAI
+from letters import Asking, Kept
 from peft import PeftModel
 from two_agents import NAMES, TASKS, Two, algorithm, base_model, share
 
 from helpers import tiny_policy
-from mini_agentic_rl import LLM, InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import spans_to_records
 from mini_agentic_rl.algorithm import grpo, sampling
 from mini_agentic_rl.algorithm.measure import Measure
@@ -34,29 +33,14 @@ GROUP = 4
 # One is trained, the other one is fixed
 
 
-class WithUser(LitAgent):
+class WithUser(Asking):
     """Two calls of the model that is trained, and between them one of a user who is not."""
-
-    def __init__(self, user: str) -> None:
-        super().__init__()
-        self.user = user
-        self.client = AsyncOpenAI(api_key="none", base_url="http://unused")
-
-    async def ask(self, rollout, llm: LLM, model: str, text: str) -> str:
-        client = self.client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
-        reply = await client.chat.completions.create(
-            model=model, messages=[{"role": "user", "content": text}], max_tokens=6, temperature=1.0
-        )
-        return reply.choices[0].message.content or ""
 
     async def rollout_async(self, task, resources, rollout):
         llm = resources["main_llm"]
-        await self.ask(rollout, llm, llm.model, f"{task['word']} 1")
-        if self.user == "base":
-            await self.ask(rollout, llm, f"{llm.model}-base", "what now")
-        else:
-            await self.ask(rollout, resources["customer"], "customer", "what now")
-        return float(len(await self.ask(rollout, llm, llm.model, f"{task['word']} 2")))
+        await self.ask(rollout, llm, f"{task['word']} 1")
+        await self.ask(rollout, resources["customer"], "what now", "customer", max_tokens=6, temperature=1.0)
+        return float(len(await self.ask(rollout, llm, f"{task['word']} 2")))
 
 
 def _train(agent: LitAgent, trainer: dict[str, Any] | None = None, **options: Any) -> tuple[MiniGRPO, Kept]:
@@ -82,7 +66,7 @@ def test_the_fixed_agent_may_be_a_saved_adapter_which_stays_as_it_was(tmp_path):
         torch.nn.init.normal_(matrix, std=0.1)
     save_weights(before, tmp_path / "customer")
     trained, kept = _train(
-        WithUser("customer"), fixed_adapters={"customer": tmp_path / "customer"}, keep_open=True, total_steps=2
+        WithUser(), fixed_adapters={"customer": tmp_path / "customer"}, keep_open=True, total_steps=2
     )
     model = trained.served.policy.model
     fixed = [p for name, p in model.base.named_parameters() if ".customer." in name]
@@ -102,14 +86,14 @@ def test_the_fixed_agent_may_be_a_model_of_another_server():
         with MiniLLMServer(sampler, tokenizer, model_name="elsewhere") as server:
             upstream = {"model_name": "customer", "base_url": server.endpoint, "model": "default", "token_ids": True}
             proxy = LLMProxy(model_list=[upstream])
-            _assert_two_of_three_calls_trained(*_train(WithUser("customer"), {"llm_proxy": proxy}))
+            _assert_two_of_three_calls_trained(*_train(WithUser(), {"llm_proxy": proxy}))
             assert not proxy.is_running()
 
 
 def test_an_upstream_under_the_name_of_a_trained_model_is_refused():
     proxy = LLMProxy(model_list=[{"model_name": "user", "base_url": "http://127.0.0.1:9/v1"}])
     with pytest.raises(UserError, match="'user' is served by the algorithm itself"):
-        _train(WithUser("base"), {"llm_proxy": proxy}, adapters=NAMES)
+        _train(WithUser(), {"llm_proxy": proxy}, adapters=NAMES)
 
 
 # Each is trained, with an adapter of its own
@@ -189,12 +173,9 @@ class Uneven(Two):
 
     async def rollout_async(self, task, resources, rollout):
         seed = rollout.metadata["sampling_seed"]
-        llm = resources["llm"]
-        client = self.client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
-        messages = [{"role": "user", "content": task["word"]}]
-        await client.chat.completions.create(model=llm.model, messages=messages, **llm.sampling_parameters)
+        await self.ask(rollout, resources["llm"], task["word"])
         if seed % 2:
-            await client.chat.completions.create(model="user", messages=messages, **llm.sampling_parameters)
+            await self.ask(rollout, resources["llm"], task["word"], "user")
             emit_reward({"user": 1.0})
         else:
             emit_reward(float(seed % 3))

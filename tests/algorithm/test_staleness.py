@@ -1,21 +1,29 @@
-"""Sampling ahead of learning: by how much, from which weights, and what becomes of it after a crash."""
+"""Sampling ahead of learning: by how much, from which weights, with which corrections, and after a crash."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
+import two_agents
 from letters import TASKS, AnyReward, Kept, Letters, algorithm
 
-from mini_agentic_rl import InMemoryLightningStore, MiniGRPO, Trainer
-from mini_agentic_rl.algorithm.grpo import GRPOObjective
+from helpers import sample_all, tiny_policy
+from mini_agentic_rl import Hook, InMemoryLightningStore, MiniGRPO, Trainer
+from mini_agentic_rl.algorithm.groups import Group, Trajectory
+from mini_agentic_rl.algorithm.grpo import GRPOObjective, batch_of, take_steps
 from mini_agentic_rl.algorithm.rollouts import FinishedRollout
+from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.algorithm.staleness import from_lost_weights, token_ages, with_update
-from mini_agentic_rl.policy import Policy
+from mini_agentic_rl.policy import LearnerSettings, LossOutputs, Policy
 from mini_agentic_rl.store import SqlLightningStore
-from mini_agentic_rl.tokens import CompletionRecord
+from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenTree, pack
+from mini_agentic_rl.trainer import RunFolder
 from mini_agentic_rl.types import Rollout
 
 PER_STEP, GROUP = 2, 3
@@ -212,7 +220,7 @@ def test_the_default_correction_goes_with_the_loss():
 def test_without_staleness_the_weights_are_those_of_a_plain_loop(tmp_path):
     """Sample all of a step, learn from it, and so on, written out."""
     from mini_agentic_rl.algorithm.loop import Loop
-    from mini_agentic_rl.algorithm.seeds import derive_seed, tasks_of_step
+    from mini_agentic_rl.algorithm.tasks import derive_seed, tasks_from
 
     settings = {**SMALL, "total_steps": 2, "deterministic": True, "keep_open": True}
     weights = []
@@ -220,7 +228,7 @@ def test_without_staleness_the_weights_are_those_of_a_plain_loop(tmp_path):
         trained = algorithm(**settings)
         with pytest.MonkeyPatch.context() as patch:
             if plain:
-                patch.setattr(Loop, "step", _plain_step(derive_seed, tasks_of_step))
+                patch.setattr(Loop, "step", _plain_step(derive_seed, tasks_from))
             Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=4).fit(Letters(), TASKS)
         assert trained.served is not None
         policy: Policy = trained.served.policy
@@ -230,7 +238,7 @@ def test_without_staleness_the_weights_are_those_of_a_plain_loop(tmp_path):
     assert all(bool((weights[0][name] == weights[1][name]).all()) for name in weights[0])
 
 
-def _plain_step(derive_seed, tasks_of_step):
+def _plain_step(derive_seed, tasks_from):
     from mini_agentic_rl.algorithm.groups import Group, Trajectory
     from mini_agentic_rl.algorithm.rollouts import run_rollouts
     from mini_agentic_rl.types import EnqueueRolloutRequest
@@ -238,7 +246,7 @@ def _plain_step(derive_seed, tasks_of_step):
     async def step(self):
         run, number = self, self.progress.step
         groups = []
-        for index, row in enumerate(tasks_of_step(SMALL["seed"], len(TASKS), number, PER_STEP)):
+        for index, row in enumerate(tasks_from(SMALL["seed"], len(TASKS), number * PER_STEP, PER_STEP)):
             requests = [
                 EnqueueRolloutRequest(
                     input=TASKS[row],
@@ -257,3 +265,184 @@ def _plain_step(derive_seed, tasks_of_step):
         return metrics
 
     return step
+
+
+class SomeRight(Hook):
+    """Some rollouts of each task are right, whatever the model says."""
+
+    async def on_rollout_end(self, *, rollout):
+        return float(int(rollout.metadata["sampling_seed"]) % 2 == 0)
+
+
+def test_each_of_two_adapters_has_ages_of_its_own():
+    watching = Watching()
+    trained = two_agents.algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, max_staleness=1)
+    Trainer(algorithm=trained, n_runners=16, logger=watching).fit(two_agents.Two(), two_agents.TASKS)
+    assert len(watching.steps) == 4
+    assert max(row["staleness/max"] for row in watching.steps) <= 1
+    for name in two_agents.NAMES:
+        assert any(f"{name}/loss" in row for row in watching.steps)
+        assert max(row.get(f"{name}/mismatch/mean_abs", 0.0) for row in watching.steps) < 1e-4
+
+
+class Interrupting(Watching):
+    def __init__(self, after):
+        super().__init__()
+        self._after = after
+
+    def log(self, metrics, *, step):
+        super().log(metrics, step=step)
+        if step == self._after and "staleness/mean" in metrics:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path):
+    def fit(logger, *, resume=False):
+        trained = algorithm(
+            total_steps=5,
+            max_staleness=1,
+            curriculum="pass_rate",
+            eval_every=2,
+            checkpoint_every=100,
+            validation=TASKS[:2],
+            validation_size=2,
+            validation_every=2,
+            **SMALL,
+        )
+        store = InMemoryLightningStore()
+        Trainer(
+            algorithm=trained,
+            hooks=[SomeRight()],
+            store=store,
+            n_runners=6,
+            output_dir=tmp_path / "run",
+            logger=logger,
+            resume=resume,
+        ).fit(Letters(), TASKS, val_dataset=TASKS)
+        return trained, store
+
+    first = Interrupting(3)
+    with pytest.raises(KeyboardInterrupt):
+        fit(first)
+    step, folder = RunFolder(tmp_path / "run").latest_checkpoint()
+    state = json.loads((folder / "state.json").read_text())
+    assert step == state["step"] == 3
+    assert len(state["pending"]) == 2 * PER_STEP, "those that were complete first have been learnt"
+    too_old = sum(row["staleness/too_old"] for row in first.steps)
+    assert state["drawn"] == 5 * PER_STEP + too_old, "one more for each group that has become too old"
+    watching = Watching()
+    trained, store = fit(watching, resume=True)
+    assert [row["groups/count"] for row in watching.steps] == [PER_STEP] * 2
+    assert trained.summary["steps"] == 5
+    assert {row["name"] for row in trained.summary["accuracy"]} == {"before", "step 2", "step 4", "after RL"}
+    assert [one["step"] for one in trained.summary["validation"]] == [0, 2, 4, 5]
+    rollouts = asyncio.run(store.query_rollouts())
+    again = [
+        one.metadata for one in rollouts if one.mode == "train" and str(one.metadata["number"]) in state["pending"]
+    ]
+    assert {str(one["number"]): one["row"] for one in again} == state["pending"]
+    assert {one.status for one in rollouts} <= {"succeeded", "cancelled", "failed"}
+    finished = [one for one in rollouts if one.mode == "train" and one.status == "succeeded"]
+    counts = Counter(one.metadata["number"] for one in finished)
+    assert len(counts) >= 2 * PER_STEP
+    assert max(counts.values()) == GROUP, "nothing is sampled twice"
+
+
+def test_a_run_that_ends_early_cancels_what_was_sampled_ahead(tmp_path):
+    store, watching = InMemoryLightningStore(), Watching()
+    trained = algorithm(total_steps=50, max_staleness=2, patience=1, validation=TASKS[:2], validation_every=1, **SMALL)
+    trainer = Trainer(
+        algorithm=trained, hooks=[AnyReward()], store=store, n_runners=2, output_dir=tmp_path, logger=watching
+    )
+    trainer.fit(Letters(), TASKS)
+    assert len(watching.steps) < 50
+    assert any("stopped after step" in note for note in watching.notes)
+    assert {one.status for one in asyncio.run(store.query_rollouts())} <= {"succeeded", "cancelled", "failed"}
+    assert not trained.progress.pending
+
+
+LOW, HIGH, DELTA = 0.8, 1.2, 0.001
+REWARDS = (1.0, 0.0, 0.5, 0.0)
+
+
+def _alone(record):
+    tree = TokenTree()
+    tree.insert(record)
+    return pack([tree])
+
+
+@pytest.fixture(scope="module")
+def stale():
+    """Rollouts of two versions, the second of which is the present one, and what present weights say of each token."""
+    with tiny_policy() as policy:
+        learner = policy.run(lambda: policy.learner(LearnerSettings(learning_rate=0.02)))
+        records = []
+        for version in range(2):
+            params = [SamplingParams(max_tokens=8, seed=10 * version + n) for n in range(2)]
+            records += sample_all(policy, [list(range(30, 50))] * 2, params)
+            if version == 0:
+
+                def learn(first=records[0]):
+                    learner.forward_backward(_alone(first), lambda inputs: LossOutputs(inputs.logprobs_S.sum()))
+                    learner.optim_step()
+
+                policy.run(learn)
+        current = [policy.run(lambda r=r: learner.logprobs(_alone(r))).double().numpy() for r in records]
+        yield policy, learner, records, current
+
+
+def _learnt(stale, **settings):
+    policy, learner, records, _ = stale
+    chosen = GRPOSettings(max_staleness=1, loss_aggregation="token", divergence_bound=DELTA, **settings)
+    trajectories = [Trajectory(str(n), [r], reward) for n, (r, reward) in enumerate(zip(records, REWARDS, strict=True))]
+    batch = batch_of([Group("g", trajectories)], chosen)
+    assert batch is not None
+    optim_step = learner.optim_step
+    learner.optim_step = dict  # the same weights for every correction
+    try:
+        return policy.run(lambda: take_steps(learner, batch, chosen))
+    finally:
+        learner.optim_step = optim_step
+        policy.run(lambda: [setattr(parameter, "grad", None) for parameter in learner.parameters])
+
+
+def _weights(name, ratios):
+    """Each correction, written out for the tokens of one rollout."""
+    found = []
+    for ratio in ratios:
+        if name == "token":
+            found.append(min(ratio, HIGH))
+        elif name == "sequence":
+            found.append(min(math.prod(ratios), HIGH))
+        else:
+            found.append(ratio if LOW <= ratio <= HIGH else 0.0)
+    return found
+
+
+@pytest.mark.parametrize("name", ["token", "sequence", "icepop"])
+def test_a_correction_weighs_each_token_by_what_its_own_version_recorded(stale, name):
+    _, _, records, current = stale
+    metrics = _learnt(stale, importance_correction=name, importance_cap=HIGH, importance_floor=LOW)
+    expected = []
+    for record, now in zip(records, current, strict=True):
+        expected += _weights(name, [math.exp(a - b) for a, b in zip(now, record.logprobs, strict=True)])
+    assert metrics["importance/mean"] == pytest.approx(np.mean(expected), abs=1e-4)
+    assert metrics["importance/masked"] == pytest.approx(np.mean(np.array(expected) == 0), abs=1e-6)
+    assert len({round(weight, 3) for weight in expected}) > 1, "the weights have moved"
+    assert metrics["mismatch/mean_abs"] < 1e-4, "that of present weights alone"
+    assert metrics["staleness/kl"] > 1e-4
+
+
+def test_dppo_masks_by_the_divergence_from_the_version_that_sampled(stale):
+    _, _, records, current = stale
+    metrics = _learnt(stale, policy_loss="dppo_tv")
+    assert "importance/mean" not in metrics
+    mean, deviation = np.mean(REWARDS), np.std(REWARDS)
+    masked = []
+    for record, now, reward in zip(records, current, REWARDS, strict=True):
+        advantage = (reward - mean) / deviation
+        for new, old in zip(np.exp(now), np.exp(record.logprobs), strict=True):
+            leads_away = (new / old > 1) == (advantage > 0) and new != old
+            masked.append(leads_away and abs(new - old) > DELTA)
+    assert metrics["clip_fraction"] == pytest.approx(np.mean(masked), abs=1e-6)
+    assert 0 < np.mean(masked) < 1

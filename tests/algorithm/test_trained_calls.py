@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from letters import TASKS, Kept
-from openai import AsyncOpenAI
+from letters import TASKS, Asking, Kept
 
 from mini_agentic_rl import LLM, Hook, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.adapter import TracerTraceToTriplet
@@ -19,19 +18,8 @@ from tiny import tiny_model, tiny_tokenizer
 GROUP = 4
 
 
-class Talk(LitAgent):
+class Talk(Asking):
     """A conversation of three turns; each earns its share of letters a at once."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.client = AsyncOpenAI(api_key="none", base_url="http://unused")
-
-    async def ask(self, rollout, llm, messages, model=None):
-        client = self.client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
-        reply = await client.chat.completions.create(
-            model=model or llm.model, messages=messages, **llm.sampling_parameters
-        )
-        return reply.choices[0].message.content or ""
 
     async def rollout_async(self, task, resources, rollout):
         messages = [{"role": "user", "content": task["word"]}]
@@ -68,10 +56,10 @@ class Pair(Talk):
     async def rollout_async(self, task, resources, rollout):
         for turn in range(3):
             with operation(name="solve", **{"gen_ai.agent.name": "solver"}):
-                await self.ask(rollout, resources["llm"], [{"role": "user", "content": f"{task['word']} {turn}"}])
+                await self.ask(rollout, resources["llm"], f"{task['word']} {turn}")
             if turn:
                 with operation(name="criticise", **{"gen_ai.agent.name": "critic"}):
-                    await self.ask(rollout, resources["llm"], [{"role": "user", "content": f"how is {turn}"}])
+                    await self.ask(rollout, resources["llm"], f"how is {turn}")
         return float(rollout.metadata["sampling_seed"] % 2)
 
 
@@ -111,7 +99,7 @@ class WithFixed(Talk):
         assert resources["llm"] == resources["main_llm"]
         llm = resources["main_llm"]
         for turn, model in enumerate([llm.model, f"{llm.model}-base", llm.model]):
-            await self.ask(rollout, llm, [{"role": "user", "content": f"{task['word']} {turn}"}], model)
+            await self.ask(rollout, llm, f"{task['word']} {turn}", model)
         return float(rollout.metadata["sampling_seed"] % 2)
 
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import torch
-from openai import AsyncOpenAI
+from letters import RESUMABLE, Asking, run_script
 from transformers import PreTrainedModel
 
-from mini_agentic_rl import LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import MiniGRPO
 from mini_agentic_rl.emitter import emit_reward
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 from tiny import tiny_model, tiny_tokenizer
 
@@ -30,24 +26,16 @@ def share(text: str, letters: str) -> float:
     return sum(letter in letters for letter in text) / max(1, len(text))
 
 
-class Two(LitAgent):
+class Two(Asking):
     """Asks both models the very same thing at one URL; the assistant is for small letters, the user for large ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.client = AsyncOpenAI(api_key="none", base_url="http://unused")
 
     async def rollout_async(self, task, resources, rollout):
         llm = resources["main_llm"]
-        client = self.client.with_options(base_url=llm.get_base_url(rollout.rollout_id, rollout.attempt.attempt_id))
         said = {}
         for name in NAMES:
             assert resources[name].model == name
             assert resources[name].endpoint == llm.endpoint
-            reply = await client.chat.completions.create(
-                model=name, messages=[{"role": "user", "content": task["word"]}], **llm.sampling_parameters
-            )
-            said[name] = reply.choices[0].message.content or ""
+            said[name] = await self.ask(rollout, llm, task["word"], name)
         rollout.metadata["said"] = said
         emit_reward(
             {
@@ -87,29 +75,5 @@ def weights_digests(folder: Path) -> dict[str, str]:
     }
 
 
-def main() -> None:
-    """`two_agents.py FOLDER [--resume] [--die-after STEP]`: a deterministic run that can end itself at once."""
-    folder = Path(sys.argv[1])
-    die_after = int(sys.argv[sys.argv.index("--die-after") + 1]) if "--die-after" in sys.argv else None
-    torch.set_num_threads(1)
-
-    class Fatal(MetricsLogger):
-        """Kills the process, as a power cut would, right after a step was logged."""
-
-        def log(self, metrics, *, step):
-            if die_after is not None and step == die_after:
-                os.kill(os.getpid(), 9)
-
-    trained = algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, checkpoint_every=2, deterministic=True)
-    Trainer(
-        algorithm=trained,
-        n_runners=8,
-        output_dir=folder,
-        logger=Fatal(),
-        resume="--resume" in sys.argv,
-    ).fit(Two(), TASKS)
-    sys.stdout.write(json.dumps({"weights": weights_digests(folder), "steps": trained.summary["steps"]}))
-
-
 if __name__ == "__main__":
-    main()
+    run_script(algorithm(**RESUMABLE), Two(), TASKS, weights_digests)

@@ -19,7 +19,7 @@ from mini_agentic_rl.commands import train
 from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
 from mini_agentic_rl.policy import LoraSettings, load_model, save_weights
-from mini_agentic_rl.trainer import recorded_run
+from mini_agentic_rl.trainer import run as trainer_run
 from processes import PythonProcess
 
 
@@ -115,7 +115,7 @@ def test_an_interrupted_warm_up_goes_on_where_it_stood(tiny_folder, tmp_path, mo
     warm_up = {"sft_examples": 16, "sft_batch_size": 2, "sft_until": "examples"}
     settings = _settings(tiny_folder, tmp_path / "run", **warm_up, total_steps=0)
     with monkeypatch.context() as patch:
-        patch.setattr(recorded_run, "make_logger", lambda *_, **__: Interrupts())
+        patch.setattr(trainer_run, "make_logger", lambda *_, **__: Interrupts())
         with pytest.raises(KeyboardInterrupt):
             train.train_job(settings)
     state = json.loads((tmp_path / "run" / "checkpoints" / "step_0" / "state.json").read_text())

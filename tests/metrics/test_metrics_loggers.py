@@ -1,12 +1,30 @@
-"""Loggers are made by name; several act as one; those of other packages are real where the package is installed."""
+"""Loggers are made by name, several act as one, and services are real where installed; `metrics.jsonl`; Prometheus."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import math
+import os
+
+import httpx
+import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from metrics import service_checks
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.metrics import GuardedLogger, MetricsLogger, MultiLogger, make_logger, read_metrics
+from mini_agentic_rl.metrics import (
+    GuardedLogger,
+    JsonlLogger,
+    MetricsLogger,
+    MultiLogger,
+    PrometheusLogger,
+    make_logger,
+    read_metrics,
+    rows_until,
+)
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer
 from mini_agentic_rl.trainer import RunFolder, RunSettings, open_run
 
 
@@ -145,7 +163,7 @@ def test_a_logger_comes_beside_the_console_and_the_file(tmp_path, monkeypatch):
         asked.append((list(names), how["hyperparameters"]))
         return MetricsLogger()
 
-    monkeypatch.setattr("mini_agentic_rl.trainer.recorded_run.make_logger", make)
+    monkeypatch.setattr("mini_agentic_rl.trainer.run.make_logger", make)
     for name, quiet in (("one", {}), ("two", {"console": False})):
         settings = RunSettings(output_dir=tmp_path / name, loggers=["tensorboard"], **quiet)
         with open_run(RunFolder(tmp_path / name), settings, {"seed": 3}, rows_to_keep=lambda _: 0):
@@ -193,3 +211,136 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, name, 
 
 def test_wandb_writes_into_the_run_folder_while_it_is_offline(tmp_path, monkeypatch, capfd):
     service_checks.offline_it_writes_into_the_run_folder("wandb", tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+def _log(path, steps, **arguments):
+    with JsonlLogger(path, **arguments) as logger:
+        logger.phase("RL")
+        for step in steps:
+            logger.log({"reward": step / 10}, step=step)
+
+
+def test_a_row_can_be_read_before_the_file_is_closed(path):
+    logger = JsonlLogger(path)
+    logger.phase("SFT", 10)
+    logger.log({"loss": np.float32(0.5), "tokens": 12}, step=3)
+    (row,) = read_metrics(path)
+    assert (row["phase"], row["step"], row["loss"], row["tokens"]) == ("SFT", 3, 0.5, 12)
+    logger.close()
+    logger.close()
+
+
+def test_a_number_that_is_not_finite_is_written_as_null(path):
+    with JsonlLogger(path) as logger:
+        logger.log({"loss": math.nan, "kl": math.inf, "reward": 1.0}, step=1)
+    row = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (row["loss"], row["kl"], row["reward"]) == (None, None, 1.0)
+
+
+@pytest.mark.parametrize("torn", [b'{"step": 3, "rew', b'{"step": 3}', b"\xff\x00\n", b"[]\n"])
+def test_a_torn_last_line_is_cut_off(path, torn):
+    _log(path, [1, 2])
+    with path.open("ab") as file:
+        file.write(torn)
+    assert [row["step"] for row in read_metrics(path)] == [1, 2]
+    _log(path, [3])
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3]
+
+
+def test_resuming_cuts_off_what_came_after_the_checkpoint(path):
+    _log(path, range(1, 8))
+    _log(path, [6], keep_rows=rows_until(path, 5))
+    rows = read_metrics(path)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert path.read_bytes().count(b"\n") == len(rows)
+
+
+def test_resuming_before_the_first_row_starts_an_empty_file(path):
+    _log(path, [5, 6])
+    _log(path, [], keep_rows=0)
+    assert os.path.getsize(path) == 0
+
+
+def test_reading_a_run_without_metrics_gives_no_rows(path):
+    assert read_metrics(path) == []
+
+
+def test_a_full_disk_is_told_and_costs_no_row_once_there_is_room(tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    logger = JsonlLogger(path)
+    real = os.dup(logger._file.fileno())
+    with open("/dev/full", "w") as full:
+        os.dup2(full.fileno(), logger._file.fileno())
+    logger.log({"loss": 1.0}, step=0)
+    logger.log({"loss": 2.0}, step=1)
+    assert caplog.text.count("metrics not written") == 1
+    os.dup2(real, logger._file.fileno())
+    os.close(real)
+    logger.log({"loss": 3.0}, step=2)
+    logger.close()
+    assert [row["loss"] for row in read_metrics(path)] == [1.0, 2.0, 3.0]
+
+
+def samples_of(text):
+    """Return the values of samples, by name and values of labels."""
+    return {
+        (sample.name.removeprefix("mini_agentic_rl_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_reads_the_latest_numbers_until_the_logger_is_closed():
+    logger = PrometheusLogger(0)
+    address = f"http://127.0.0.1:{logger.port}/metrics"
+    logger.phase("RL", 3)
+    for step, reward in ((1, 0.25), (2, 0.5)):
+        logger.log({"reward/mean": reward}, step=step)
+        logger.advance()
+    samples = samples_of(httpx.get(address).text)
+    assert samples.pop(("training_logged_seconds",)) > 1e9
+    assert samples == {
+        ("training_metric", "reward/mean"): 0.5,
+        ("training_step",): 2,
+        ("training_phase_done", "RL"): 2,
+        ("training_phase_total", "RL"): 3,
+    }
+    logger.close()
+    logger.close()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(address)
+
+
+def test_a_port_that_is_taken_is_told_with_its_setting():
+    first = PrometheusLogger(0)
+    with pytest.raises(UserError, match=r"metrics_port: .*port \d+ at 127.0.0.1 cannot be opened"):
+        PrometheusLogger(first.port)
+    first.close()
+
+
+async def test_a_store_tells_its_requests_what_it_holds_and_its_rollouts_by_status():
+    server = LightningStoreServer(InMemoryLightningStore(), port=0)
+    await server.start()
+    assert (await asyncio.to_thread(httpx.get, f"{server.endpoint}/v1/agl/rollouts")).is_success
+    samples = samples_of((await asyncio.to_thread(httpx.get, f"{server.endpoint}/metrics")).text)
+    await server.stop()
+    names = {name for name, *_ in samples}
+    assert names >= {f"store_{name}" for name in ("items", "rollouts", "requests_total", "request_seconds_bucket")}
+    assert any(name[0] == "store_requests_total" and value == 1 for name, value in samples.items())
+
+
+async def test_a_store_that_does_not_answer_is_told_as_such():
+    class Broken(InMemoryLightningStore):
+        async def statistics(self):
+            raise LightningStoreError("the disk is away")
+
+    server = LightningStoreServer(Broken(), port=0)
+    await server.start()
+    answer = await asyncio.to_thread(httpx.get, f"{server.endpoint}/metrics")
+    await server.stop()
+    assert (answer.status_code, answer.json()["detail"]) == (503, "the disk is away")

@@ -12,9 +12,8 @@ from typing import Any
 
 from mini_agentic_rl.gateway.render.decoding import KNOWN_TAGS, AnswerReader, ThoughtScanner
 from mini_agentic_rl.gateway.tool_formats import FORMATS, split_tool_calls
-from mini_agentic_rl.rewards.base import Sample
 from mini_agentic_rl.rewards.extract import extract_answer, extract_option
-from mini_agentic_rl.rewards.format import has_answer_line, has_boxed_answer, has_thinking, tool_calls
+from mini_agentic_rl.rewards.format import has_answer_line, has_boxed_answer, has_thinking
 from mini_agentic_rl.rewards.math import is_correct, normalise_answer, same_answer
 from mini_agentic_rl.rewards.values import unit_of
 
@@ -51,7 +50,6 @@ ANSWERS: list[Callable[[str], Any]] = [
     unit_of,
     lambda text: is_correct(text, "42"),
     lambda text: same_answer(text, 42),
-    lambda text: tool_calls(Sample(prompt="", completion=text, columns={})),
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import runpy
 import threading
 from urllib.parse import urlsplit
 
@@ -22,7 +23,6 @@ from mini_agentic_rl import (
     Trainer,
 )
 from mini_agentic_rl.errors import UserError
-from processes import run_python
 
 TRAIN, VAL = ["a", "b", "c"], ["v"]
 
@@ -338,10 +338,11 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_in_the_style_of_agent_lightning_runs_after_changing_its_import(tmp_path):
+def test_a_script_in_the_style_of_agent_lightning_runs_after_changing_its_import(tmp_path, capsys):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(package="mini_agent_lighting"))
-    out, err = run_python(script)
+    runpy.run_path(str(script), run_name="__main__")
+    out, err = capsys.readouterr()
     assert out.splitlines() == [
         "Dear {name} {'Hi {name}': 0.0, 'Dear {name}': 1.0}",
         "['succeeded', 'succeeded', 'succeeded', 'succeeded', 'succeeded']",

@@ -25,7 +25,6 @@ from .rollouts import UNTRAINED_KEY as UNTRAINED_KEY
 from .rollouts import Evaluation as Evaluation
 from .rollouts import answer_rows as answer_rows
 from .rollouts import cancel_leftovers as cancel_leftovers
-from .seeds import derive_seed as derive_seed
 from .settings import GRPOSettings as GRPOSettings
 from .settings import OnFailure as OnFailure
 from .settings import PPOSettings as PPOSettings
@@ -33,3 +32,4 @@ from .settings import RolloutSettings as RolloutSettings
 from .settings import WarmStart as WarmStart
 from .settings import WarmStartSettings as WarmStartSettings
 from .sft import negative_log_likelihood as negative_log_likelihood
+from .tasks import derive_seed as derive_seed

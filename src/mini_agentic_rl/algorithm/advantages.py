@@ -201,14 +201,9 @@ def generalized_advantages(
     Args:
         rewards_S: r_t, the reward of each token.
         values_S: V(s_t), of the state that each token was sampled in.
-        lengths: terms of each trajectory; the terms of one trajectory are contiguous.
-
-    Raises:
-        ValueError: the lengths do not add up to S.
+        lengths: terms of each trajectory, S in all; the terms of one trajectory are contiguous.
     """
     starts = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))])
-    if not starts[-1] == rewards_S.size == values_S.size:
-        raise ValueError(f"{rewards_S.size} rewards and {values_S.size} values for {starts[-1]} terms")
     advantages_S = np.zeros(rewards_S.size, np.float64)
     sizes_N = np.diff(starts)
     next_value_N = np.zeros(sizes_N.size, np.float64)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..policy import Learner, LossInputs
+from ..rewards import length_penalty
 from ..tokens import CompletionRecord, PackedTrees, TokenTree, pack
 from .advantages import Advantage, separate_advantages
 from .groups import Group, Trajectory, has_signal
@@ -172,29 +173,12 @@ def pack_trajectories(trajectories: Sequence[Trajectory]) -> PackedTrees:
     return pack([tree])
 
 
-def soft_overlong(length: int, max_length: int, buffer: int) -> float:
-    """Return the soft overlong punishment of DAPO (Yu et al. 2025, equation 13), from 0 to -1, for a reply of |y|
-    tokens:
-
-        0                                      |y| <= L_max - L_cache
-        ((L_max - L_cache) - |y|) / L_cache    L_max - L_cache < |y| <= L_max
-        -1                                     L_max < |y|
-
-    Args:
-        length: |y|.
-        max_length: L_max.
-        buffer: L_cache; 0 punishes only what is longer than `max_length`.
-    """
-    if length > max_length:
-        return -1.0
-    return min(0.0, (max_length - buffer - length) / buffer) if buffer > 0 else 0.0
-
-
 def overlong_penalty(trajectory: Trajectory, max_new_tokens: int, buffer_share: float) -> float:
-    """Return `soft_overlong` of the longest call of a rollout, with L_max the bound of a call and L_cache a share of
-    it."""
+    """Return the soft overlong punishment of the longest call of a rollout, from 0 to -1 (DAPO; Yu et al. 2025,
+    equation 13), with L_max the bound of a call and L_cache a share of it; 0 where that is less than a token."""
     longest = max((record.output_ids.size for record in trajectory.records), default=0)
-    return soft_overlong(longest, max_new_tokens, round(buffer_share * max_new_tokens))
+    buffer = round(buffer_share * max_new_tokens)
+    return length_penalty(longest, free=max_new_tokens - buffer, limit=max_new_tokens) if buffer else 0.0
 
 
 def with_overlong_penalty(
@@ -241,12 +225,14 @@ def with_separate_rewards(groups: Sequence[Group], names: Sequence[str], weights
     A reward that a rollout does not have is 0.
 
     Args:
-        names: the rewards, or `ALL_REWARDS`.
+        names: the rewards, or `ALL_REWARDS`; without any, the groups stay as they are.
         weights: w; empty weighs all alike.
 
     Raises:
         UserError: rollouts have rewards, and none has one of these names.
     """
+    if not names:
+        return list(groups)
     given = list(dict.fromkeys(n for group in groups for t in group.trajectories for n in t.dimensions))
     if ALL_REWARDS in names:
         names, weights = given, ()

@@ -21,8 +21,7 @@ from ..files import read_json, reading
 from ..gateway import save_kept_tokenizer
 from ..policy import Learner, Policy, save_weights, write_state
 from .base import ResultKind
-from .objective import Objective
-from .state import RunProgress, RunState
+from .state import Objective, RunProgress, RunState
 
 _STATE = "state.json"
 _OPTIMIZER = "optimizer.pt"

@@ -22,8 +22,8 @@ from ..tokens import CompletionRecord
 from .groups import Group, by_adapter
 from .rollouts import read_rollouts, run_rollouts
 from .sampling import SampledStep, trained_calls, training_request
-from .seeds import derive_seed
 from .state import RunState
+from .tasks import derive_seed
 
 _RIGHT: Final = 1.0
 _MOSTLY: Final = 0.5

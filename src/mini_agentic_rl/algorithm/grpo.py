@@ -8,14 +8,27 @@ packed beside what is imitated, scored by a teacher, and turned into a loss and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from ..gateway import ServedPolicy, load_tokenizer
 from ..plugins import load_part
-from ..policy import Learner, LearnerSettings, Policy, PolicyError, Scorer, SeenTerms, bounded_step, launched
+from ..policy import (
+    Learner,
+    LearnerSettings,
+    Policy,
+    PolicyError,
+    Scorer,
+    SeenTerms,
+    adapter_folder,
+    bounded_step,
+    launched,
+    load_model,
+)
 from .advantages import advantage_of, batch_normalized
 from .batch import (
     Imitated,
@@ -28,14 +41,16 @@ from .batch import (
 )
 from .groups import Group, group_metrics, has_signal
 from .losses import find_loss, sum_to_go
-from .objective import Objective
 from .policy_gradient import as_tensor, current_logprobs, loss_of, means, prepare_inputs
 from .reinforcement import ReinforcementLearning
 from .settings import BASE_TEACHER, GRPOSettings
-from .sft import DemonstrationSource, observations
-from .teachers import make_teachers, teacher_adapter
+from .sft import draw_demonstrations, observations
+from .state import Objective
 
 Backend = Literal["native", "trl"]
+
+_TEACHER_ADAPTER: Final = "teacher"
+"""Name that the teacher's adapter gets beside the policy's own."""
 
 
 class MiniGRPO(ReinforcementLearning[GRPOSettings]):
@@ -91,7 +106,7 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
         demonstrations = {}
         if settings.sft_coef > 0 and served.server is not None and self.train_dataset is not None:
             demonstrations = {
-                adapter: DemonstrationSource(start, self.train_dataset, served.server.renderer, settings)
+                adapter: partial(draw_demonstrations, start, self.train_dataset, served.server.renderer, settings)
                 for adapter, start in self.warm_starts.items()
             }
         teachers = make_teachers(settings, served, learners)
@@ -116,7 +131,10 @@ class MiniGRPO(ReinforcementLearning[GRPOSettings]):
             raise PolicyError("of several adapters each has one reward, that of its name", setting="separate_rewards")
         fixed = self._fixed_adapters or {}
         if self._lora is not None:
-            self._fixed_adapters = {**fixed, **teacher_adapter(settings, known={**trained, **fixed})} or None
+            teacher = settings.teacher
+            is_folder = teacher is not None and teacher not in (BASE_TEACHER, *trained, *fixed)
+            folder = adapter_folder(teacher) if teacher is not None and is_folder else None
+            self._fixed_adapters = {**fixed, **({} if folder is None else {_TEACHER_ADAPTER: folder})} or None
 
 
 class GRPOObjective(Objective):
@@ -128,12 +146,13 @@ class GRPOObjective(Objective):
         settings: GRPOSettings,
         *,
         teachers: Mapping[str, Scorer] | None = None,
-        demonstrations: Mapping[str, DemonstrationSource] | None = None,
+        demonstrations: Mapping[str, Callable[[int], list[Imitated]]] | None = None,
     ) -> None:
         """
         Args:
             teachers: by the adapters that have one.
-            demonstrations: of each adapter that imitates some beside its rollouts.
+            demonstrations: for each adapter that imitates some beside its rollouts, a function from the number of an
+                optimizer step to those of that step.
 
         Raises:
             ValueError: the settings name a teacher, and there is none.
@@ -147,15 +166,17 @@ class GRPOObjective(Objective):
 
     def has_signal(self, group: Group) -> bool:
         """Return True if the rewards differ; without a baseline or with a teacher, if anything can be trained."""
-        if not _compares_rewards(self._settings):
+        settings = self._settings
+        if not settings.compares_rewards:
             return any(trajectory.trained_tokens for trajectory in group.trajectories)
-        return has_signal(_with_rewards_apart([group], self._settings)[0].credits)
+        apart = with_separate_rewards([group], settings.separate_rewards, settings.separate_reward_weights)
+        return has_signal(apart[0].credits)
 
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
         """Shape the rewards, compare them, and take `epochs_per_batch` steps; see `Objective.update`."""
         settings, learner = self._settings, self.learners[adapter]
         metrics = group_metrics(groups)
-        shaped = _with_rewards_apart(groups, settings)
+        shaped = with_separate_rewards(groups, settings.separate_rewards, settings.separate_reward_weights)
         if settings.overlong_buffer > 0:
             shaped = with_overlong_penalty(
                 shaped, settings.max_new_tokens, settings.overlong_buffer, settings.overlong_penalty
@@ -167,7 +188,7 @@ class GRPOObjective(Objective):
             shaped, metrics["kl"] = with_kl_penalty(shaped, learner, settings.kl_coef)
         imitated = observations(groups, settings.echo_coef) if settings.echo_coef > 0 else []
         if adapter in self._demonstrations:
-            imitated += self._demonstrations[adapter].draw(learner.steps)
+            imitated += self._demonstrations[adapter](learner.steps)
         batch = _packed_batch(shaped, settings, imitated)
         if batch is not None and is_penalised and settings.baseline == "none":
             k1_S = k1(batch.packed, learner)
@@ -190,7 +211,8 @@ class GRPOObjective(Objective):
 
 def batch_of(groups: Sequence[Group], settings: GRPOSettings) -> TrainingBatch | None:
     """Return the trainable part of `groups` under `settings`; None when there is none."""
-    return _compared_over_batch(_packed_batch(_with_rewards_apart(groups, settings), settings), settings)
+    apart = with_separate_rewards(groups, settings.separate_rewards, settings.separate_reward_weights)
+    return _compared_over_batch(_packed_batch(apart, settings), settings)
 
 
 def take_steps(
@@ -224,6 +246,36 @@ def take_steps(
     return metrics | mismatch
 
 
+def make_teachers(settings: GRPOSettings, served: ServedPolicy, learners: Mapping[str, Learner]) -> dict[str, Scorer]:
+    """Return the teacher of each adapter: the model without an adapter, an adapter, or another model in the number
+    format and on the device of the policy's; empty where the settings ask for none.
+
+    Raises:
+        PolicyError: the teacher cannot be loaded, or has another tokenizer.
+    """
+    teacher, model = settings.teacher, served.policy.model
+    if teacher is None:
+        return {}
+    name = None if teacher == BASE_TEACHER else _TEACHER_ADAPTER if _TEACHER_ADAPTER in model.versions else teacher
+    if name is None or name in model.versions:
+        return {adapter: learner.scorer(name) for adapter, learner in learners.items()}
+    if served.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
+        raise PolicyError(
+            f"{teacher} has another tokenizer than {served.name}: no token is compared", setting="teacher"
+        )
+    other = load_model(teacher, device=str(model.device))
+    other.base.to(model.dtype).requires_grad_(False)
+    return {
+        adapter: Scorer(
+            other,
+            other.adapters[0],
+            max_tokens=learner.settings.max_batch_tokens,
+            head_rows=learner.settings.head_rows,
+        )
+        for adapter, learner in learners.items()
+    }
+
+
 def with_teacher(
     batch: TrainingBatch, teacher: Scorer, settings: GRPOSettings
 ) -> tuple[TrainingBatch, dict[str, float]]:
@@ -253,18 +305,6 @@ def with_teacher(
     return batch.with_advantages(batch.inputs.advantages_S.numpy() - settings.teacher_coef * distance_S), metrics
 
 
-def _compares_rewards(settings: GRPOSettings) -> bool:
-    """Return True if a group of equal rewards teaches nothing."""
-    return settings.baseline != "none" and settings.teacher is None
-
-
-def _with_rewards_apart(groups: Sequence[Group], settings: GRPOSettings) -> Sequence[Group]:
-    """Return the groups with each reward compared by itself, where the settings ask for it."""
-    if not settings.separate_rewards:
-        return groups
-    return with_separate_rewards(groups, settings.separate_rewards, settings.separate_reward_weights)
-
-
 def _packed_batch(
     groups: Sequence[Group], settings: GRPOSettings, imitated: Sequence[Imitated] = ()
 ) -> TrainingBatch | None:
@@ -288,7 +328,7 @@ def _packed_batch(
         max_length=settings.max_trajectory_tokens,
         mask_truncated=settings.mask_truncated,
         keep_zero_advantage=keep_zero_advantage,
-        compared=_compares_rewards(settings),
+        compared=settings.compares_rewards,
         averages_all=not settings.dynamic_sampling,  # it has drawn other groups in their place
         imitated=imitated,
     )

@@ -2,10 +2,10 @@
 
 `Loop.run` is a run from the first measurement to the last, `Loop.step` one step of it:
 
-    sampling.py, staleness.py     rollouts of the step's tasks (curriculum.py), by the current weights or ahead of
+    sampling.py, staleness.py     rollouts of the step's tasks (tasks.py), by the current weights or ahead of
                                   learning; groups.py turns them into groups
     expert_prefix.py              failed tasks tried again with an expert's first calls
-    objective.py                  groups in, new weights out: `grpo.py` and `ppo.py` compute advantages, pack and learn
+    grpo.py, ppo.py               groups in, new weights out: advantages, one packed batch, loss, optimizer steps
     measure.py, sft.py            accuracy and validation; imitation before the first step
     checkpoint.py, state.py       checkpoints; the state of the run
 """
@@ -13,19 +13,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import secrets
 import time
+from collections.abc import Sequence
+
+import numpy as np
 
 from ..policy import count_parameters
 from ..processes import CoreWatch, peak_memory_bytes
+from ..semconv import AGL_LEARNER, LearnerSpanAttributes
+from ..store import LightningStore
+from ..types import Span
 from .checkpoint import Checkpointing
 from .expert_prefix import with_prefixed_groups
 from .measure import FIRST, LAST, Measuring
-from .objective import record_seen
 from .rollouts import refuse_failed
 from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, failure, untrained_in_all
 from .sft import warm_up
 from .staleness import AheadSampler
-from .state import RunState
+from .state import RunState, SeenCall
+
+logger = logging.getLogger(__name__)
 
 
 class Loop(RunState):
@@ -203,3 +212,44 @@ class StepCost:
             "seconds/learning": learning,
             "memory_gib": peak_memory_bytes() / 2**30,
         }
+
+
+async def record_seen(store: LightningStore, calls: Sequence[SeenCall]) -> None:
+    """Add a span to each attempt among the calls: what the learner computed at each trained token, so that a dashboard
+    can colour tokens by it. A failure of the store is only logged: no result of the run depends on these spans.
+
+    The loop calls this when the next step begins, or the last one has ended: nothing may be awaited between an update
+    and its place in the metrics, or an interruption there would find one without the other.
+    """
+    by_attempt: dict[tuple[str, str], list[SeenCall]] = {}
+    for call in calls:
+        if call.record.rollout_id and call.record.attempt_id and np.isfinite(call.logprobs_N).all():
+            by_attempt.setdefault((call.record.rollout_id, call.record.attempt_id), []).append(call)
+    if not by_attempt:
+        return
+    now = time.time()
+    try:
+        numbers = await store.get_many_span_sequence_ids(list(by_attempt))
+        spans = [
+            Span(
+                rollout_id=rollout_id,
+                attempt_id=attempt_id,
+                sequence_id=number,
+                trace_id=secrets.token_hex(16),
+                span_id=secrets.token_hex(8),
+                name=AGL_LEARNER,
+                start_time=now,
+                end_time=now,
+                attributes={
+                    LearnerSpanAttributes.VERSION: seen[0].version,
+                    LearnerSpanAttributes.SPAN_IDS: [str(call.record.metadata.get("span_id", "")) for call in seen],
+                    LearnerSpanAttributes.LENGTHS: [int(call.logprobs_N.size) for call in seen],
+                    LearnerSpanAttributes.LOGPROBS: [round(x, 4) for call in seen for x in call.logprobs_N.tolist()],
+                    LearnerSpanAttributes.ENTROPIES: [round(x, 4) for call in seen for x in call.entropy_N.tolist()],
+                },
+            )
+            for ((rollout_id, attempt_id), seen), number in zip(by_attempt.items(), numbers, strict=True)
+        ]
+        await store.add_many_spans(spans)
+    except Exception as error:  # of any store
+        logger.warning("log-probabilities and entropies of %d rollouts are not recorded: %s", len(by_attempt), error)

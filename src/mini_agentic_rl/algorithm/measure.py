@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
-from ..gateway import ServedPolicy, ThinkingName, ToolFormatName, resources_with_upstreams
+from ..gateway import GatewayLimits, ServedPolicy, resources_with_upstreams
 from ..logging import CountedCauses
 from ..metrics import MetricsLogger, counted, percent
 from ..policy import EngineSettings
 from ..semconv import SAMPLING_SEED
 from ..store import LightningStore
-from ..types import Dataset, EnqueueRolloutRequest, RolloutConfig, RolloutMode
-from .base import Algorithm
+from ..types import Dataset, EnqueueRolloutRequest, NamedResources, RolloutConfig, RolloutMode
+from .base import Algorithm, AlgorithmContext
 from .checkpoint import Checkpointing, restore_weights
 from .rollouts import OF_TRANSFER, Evaluation, answer_rows, count_unscored, refuse_failed, run_rollouts
-from .seeds import derive_seed
+from .settings import RolloutSettings
 from .state import RunState
+from .tasks import derive_seed
 
 FIRST, LAST = "before", "after RL"
 """Names of the measurements at the beginning and at the end of a run."""
@@ -70,43 +72,83 @@ async def evaluate(
     return Evaluation(name, finished, samples)
 
 
-@dataclass(eq=False, repr=False)
-class Measure(Algorithm):
-    """Evaluation alone."""
+@asynccontextmanager
+async def serving(
+    context: AlgorithmContext,
+    options: RolloutSettings,
+    load: Callable[[], ServedPolicy],
+    *,
+    limits: GatewayLimits | None = None,
+    keep_open: bool = False,
+) -> AsyncIterator[tuple[ServedPolicy, NamedResources]]:
+    """Load a policy, serve it to the runners, and close it after the block; yield it, and the resources that agents
+    find beside it.
 
-    model: Any = "embedded"
-    """As `MiniGRPO`."""
-    tokenizer: Any | None = None
-    """Its tokenizer; None takes the one beside the model."""
-    _: KW_ONLY
-    samples: int = 1
-    """Tries at each task."""
-    temperature: float = 0.0
-    """0 always takes the likeliest token."""
-    max_new_tokens: int = 128
-    """Bound of one model call."""
-    seed: int = 0
-    """Of the sampling."""
-    rollout_timeout: float | None = 300.0
-    """Seconds after which a rollout is ended and counts as wrong; None never does."""
-    tool_format: ToolFormatName = "auto"
-    """Format of tool calls; see `MiniLLMServer`."""
-    thinking: ThinkingName = "auto"
-    """Fate of earlier thoughts; see `MiniLLMServer`."""
-    load_options: Mapping[str, Any] | None = None
-    """Those of `load_model`: `adapter` is the folder of the adapter to measure; `adapters` and `fixed_adapters` are
-    folders by the names under which the agents ask for them."""
-    engine: EngineSettings | None = None
-    """Sampling."""
-    gateway_port: int = 0
-    """Port of the endpoint that agents call; 0 takes a free one."""
-    gateway_host: str | None = None
-    """Address that it listens on; None takes one that the runners reach."""
-    gateway_url: str | None = None
-    """URL by which agents reach it, where that is not its address."""
-    evaluations: Sequence[Evaluation] = field(default_factory=list, init=False)
-    seconds: dict[str, float] = field(default_factory=dict, init=False)
-    kernels: str | None = field(default=None, init=False)
+    Args:
+        options: address of the endpoint, and how it reads tool calls and thoughts.
+        keep_open: leave it open after the block.
+
+    Raises:
+        PolicyError: the model or an adapter cannot be loaded.
+    """
+    context.logger.phase("loading the model")
+    served = await asyncio.to_thread(load)
+    try:
+        await asyncio.to_thread(
+            served.serve,
+            store=context.store,
+            host=options.gateway_host,
+            port=options.gateway_port,
+            public_url=options.gateway_url,
+            limits=limits,
+            tool_format=options.tool_format,
+            thinking=options.thinking,
+        )
+        held, proxy = context.initial_resources, context.llm_proxy
+        async with resources_with_upstreams(
+            held, proxy, context.store, served.model_names, served.put_behind
+        ) as resources:
+            yield served, resources
+    finally:
+        if not keep_open:
+            await asyncio.to_thread(served.close)
+
+
+class Measure(Algorithm):
+    """Evaluation alone.
+
+    Args:
+        model, tokenizer: as for `MiniGRPO`.
+        samples: tries at each task.
+        temperature: 0 always takes the likeliest token.
+        load_options: those of `load_model`: `adapter` is the folder of the adapter to measure; `adapters` and
+            `fixed_adapters` are folders by the names under which the agents ask for them.
+        engine: sampling.
+        rollouts: settings of `RolloutSettings` by name, such as `max_new_tokens`, `seed` and `gateway_port`.
+
+    Raises:
+        pydantic.ValidationError: a setting is out of its range or has no such name.
+    """
+
+    def __init__(
+        self,
+        model: Any = "embedded",
+        tokenizer: Any | None = None,
+        *,
+        samples: int = 1,
+        temperature: float = 0.0,
+        load_options: Mapping[str, Any] | None = None,
+        engine: EngineSettings | None = None,
+        **rollouts: Any,
+    ) -> None:
+        super().__init__()
+        self._load = partial(ServedPolicy.load, model, tokenizer, engine=engine, **(load_options or {}))
+        self._samples = samples
+        self._temperature = temperature
+        self._rollouts = RolloutSettings(**rollouts)
+        self.evaluations: Sequence[Evaluation] = []
+        self.seconds: dict[str, float] = {}
+        self.kernels: str | None = None
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -129,45 +171,52 @@ class Measure(Algorithm):
         """
         if val_dataset is None or len(val_dataset) == 0:
             raise ValueError("val_dataset is empty: there is nothing to measure on")
-        sampling = {"temperature": self.temperature, "max_tokens": self.max_new_tokens}
         started = time.perf_counter()
-        self.context.logger.phase("loading the model")
-        served = await asyncio.to_thread(
-            ServedPolicy.load, self.model, self.tokenizer, engine=self.engine, **(self.load_options or {})
-        )
-        self.kernels = served.policy.model.kernels
-        try:
-            await asyncio.to_thread(
-                served.serve,
-                store=self.context.store,
-                host=self.gateway_host,
-                port=self.gateway_port,
-                public_url=self.gateway_url,
-                tool_format=self.tool_format,
-                thinking=self.thinking,
-            )
+        async with serving(self.context, self._rollouts, self._load) as (served, beside):
+            self.kernels = served.policy.model.kernels
             loaded = time.perf_counter()
-            held, proxy = self.context.initial_resources, self.context.llm_proxy
-            async with resources_with_upstreams(
-                held, proxy, self.context.store, served.model_names, served.put_behind
-            ) as initial:
-                resources = await self.context.store.add_resources(served.resources(initial, sampling))
-                evaluation = await evaluate(
-                    self.context.store,
-                    val_dataset,
-                    name=served.name,
-                    resources_id=resources.resources_id,
-                    logger_=self.context.logger,
-                    samples=self.samples,
-                    mode="test",
-                    seed=self.seed,
-                    rollout_timeout=self.rollout_timeout,
-                )
+            sampling = {"temperature": self._temperature, "max_tokens": self._rollouts.max_new_tokens}
+            resources = await self.context.store.add_resources(served.resources(beside, sampling))
+            evaluation = await evaluate(
+                self.context.store,
+                val_dataset,
+                name=served.name,
+                resources_id=resources.resources_id,
+                logger_=self.context.logger,
+                samples=self._samples,
+                mode="test",
+                seed=self._rollouts.seed,
+                rollout_timeout=self._rollouts.rollout_timeout,
+            )
             refuse_failed(evaluation.rollouts)
             self.evaluations = [evaluation]
             self.seconds = {"load": loaded - started, "evaluation": time.perf_counter() - loaded}
-        finally:
-            await asyncio.to_thread(served.close)
+
+
+async def evaluate_policy(
+    run: RunState,
+    tasks: Dataset[Any],
+    *,
+    name: str,
+    resources_id: str,
+    size: int | None = None,
+    samples: int = 1,
+    seed: int | None = None,
+) -> Evaluation:
+    """Publish the weights of a run, and run tasks with them by `evaluate`; the seed is that of the run by default."""
+    await run.served.publish()
+    return await evaluate(
+        run.store,
+        tasks,
+        name=name,
+        resources_id=resources_id,
+        logger_=run.logger,
+        size=size,
+        samples=samples,
+        seed=run.settings.seed if seed is None else seed,
+        rollout_timeout=run.settings.rollout_timeout,
+        causes=run.causes,
+    )
 
 
 class Measuring:
@@ -183,8 +232,8 @@ class Measuring:
         if run.val_dataset is not None and len(run.val_dataset) > 0:
             size, resources_id = run.settings.eval_size, run.val_resources
             if name == FIRST and run.warms_up:
-                # The accuracy of rewards is that after the warm-up. This measurement asks whether the model can do the
-                # task at all: answers may be longer, and there are fewer tasks so that it takes as long.
+                # The accuracy of rewards is that after the warm-up. This measurement shows whether the model can do
+                # the task at all: answers may be longer, and there are fewer tasks so that it takes as long.
                 size = min(len(run.val_dataset), size or len(run.val_dataset), _TASKS_BEFORE)
                 resources_id = run.long_answer_resources
             evaluation = await self._measure_tasks(name, run.val_dataset, size, resources_id)
@@ -216,8 +265,12 @@ class Measuring:
         if tasks is None or not is_due or any(row["step"] == progress.step for row in progress.validation):
             return
         started = time.perf_counter()
-        evaluation = await self._evaluate(
-            f"validation, step {progress.step}", tasks, settings.validation_size or None, run.val_resources
+        evaluation = await evaluate_policy(
+            run,
+            tasks,
+            name=f"validation, step {progress.step}",
+            resources_id=run.val_resources,
+            size=settings.validation_size or None,
         )
         progress.validation.append(
             {"step": progress.step, "correct": sum(evaluation.correct), "count": len(evaluation.rollouts)}
@@ -256,7 +309,7 @@ class Measuring:
     async def _measure_tasks(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
         run = self._run
         started = time.perf_counter()
-        evaluation = await self._evaluate(name, tasks, size, resources_id)
+        evaluation = await evaluate_policy(run, tasks, name=name, resources_id=resources_id, size=size)
         run.evaluations.append(evaluation)
         if run.context.checkpoints is not None:
             rows = await asyncio.to_thread(answer_rows, evaluation, run.progress.step)
@@ -266,21 +319,6 @@ class Measuring:
         )
         run.progress.spend("evaluation", time.perf_counter() - started)
         return evaluation
-
-    async def _evaluate(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
-        run = self._run
-        await run.served.publish()
-        return await evaluate(
-            run.store,
-            tasks,
-            name=name,
-            resources_id=resources_id,
-            logger_=run.logger,
-            size=size,
-            seed=run.settings.seed,
-            rollout_timeout=run.settings.rollout_timeout,
-            causes=run.causes,
-        )
 
 
 def outcome(best: Mapping[str, Any], validations: Sequence[Mapping[str, Any]], step: int, total: int) -> str:

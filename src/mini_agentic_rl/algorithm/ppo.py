@@ -4,7 +4,7 @@
 
 Values and advantages are those of the whole batch before the update, so splitting its terms into minibatches or chunks
 changes none of them. All trajectories are kept, whatever their group: the critic gives the expected return, not the
-group. Terms stand trajectory after trajectory, and in each in the order in which they were sampled.
+group. Terms are ordered by trajectory, and in each in the order in which they were sampled.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from .advantages import explained_variance, generalized_advantages, uncompared, 
 from .batch import TrainingBatch, k1, make_batch, overlong_penalty, pack_trajectories
 from .groups import Group, Trajectory, group_metrics, turn_numbers
 from .losses import Floats, term_weights
-from .objective import Objective
 from .policy_gradient import PPOLoss, ValueLoss, as_tensor, loss_of, means, prepare_inputs
 from .reinforcement import ReinforcementLearning
-from .seeds import derive_seed
 from .settings import PPOSettings
+from .state import Objective
+from .tasks import derive_seed
 
 _FOLDER = "critics"
 _STATE = "critics.json"
@@ -231,8 +231,8 @@ def _with_advantages(
 def token_rewards(trajectory: Trajectory, *, per_turn: bool) -> Floats:
     """Return the reward of each trained token of a trajectory [L], at the token that ended what was rewarded.
 
-    The final reward stands at the last token. With `per_turn`, what was emitted after a call stands at the last token
-    of that call, and the reward of the rollout as a whole (`groups.py`) at the last token of all. A call without a
+    The final reward is at the last token. With `per_turn`, what was emitted after a call is at the last token of that
+    call, and the reward of the rollout as a whole (`groups.py`) at the last token of all. A call without a
     trained token passes its reward to the token before it, or to the first one.
     """
     columns = trajectory.column_R

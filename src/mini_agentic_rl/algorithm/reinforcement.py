@@ -6,7 +6,6 @@ the update reads them back as token trees. `ReinforcementLearning.run` loads, se
 
 from __future__ import annotations
 
-import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from ..config import VALUES, called_here
 from ..errors import UserError
-from ..gateway import GatewayLimits, RolloutLimits, ServedPolicy, resources_with_upstreams
+from ..gateway import GatewayLimits, RolloutLimits, ServedPolicy
 from ..policy import (
     DEFAULT_ADAPTER,
     EngineSettings,
@@ -36,11 +35,11 @@ from ..types import Dataset
 from .base import Algorithm, AlgorithmContext
 from .checkpoint import read_progress
 from .loop import Loop
-from .objective import Objective
+from .measure import serving
 from .rollouts import Evaluation
-from .seeds import derive_seed
 from .settings import LoopSettings, WarmStart
-from .state import RunProgress
+from .state import Objective, RunProgress
+from .tasks import derive_seed
 
 SettingsT = TypeVar("SettingsT", bound=LoopSettings)
 _PLACES: Final[Mapping[str, Collection[str]]] = {
@@ -244,8 +243,7 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         self.progress, self.evaluations = RunProgress(), []
         self.train_dataset = train_dataset
         started = time.perf_counter()
-        self.context.logger.phase("loading the model")
-        self.served = await asyncio.to_thread(
+        load = partial(
             ServedPolicy.load,
             self._model,
             self._tokenizer,
@@ -255,27 +253,15 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             note=self.context.logger.note,
             **self._weights(),
         )
-        self.kernels = self.served.policy.model.kernels
+        endpoint = serving(self.context, self.settings, load, limits=self._limits, keep_open=self._keep_open)
         try:
-            await asyncio.to_thread(
-                self.served.serve,
-                store=self.context.store,
-                host=self.settings.gateway_host,
-                port=self.settings.gateway_port,
-                public_url=self.settings.gateway_url,
-                limits=self._limits,
-                tool_format=self.settings.tool_format,
-                thinking=self.settings.thinking,
-            )
-            self.progress.spend("load", time.perf_counter() - started)
-            held, proxy = self.context.initial_resources, self.context.llm_proxy
-            async with resources_with_upstreams(
-                held, proxy, self.context.store, self.served.model_names, self.served.put_behind
-            ) as resources:
+            async with endpoint as (self.served, resources):
+                self.kernels = self.served.policy.model.kernels
+                self.progress.spend("load", time.perf_counter() - started)
                 await self.served.policy.watch(Loop(self, self.served, resources, train_dataset, val_dataset).run())
         finally:
             if not self._keep_open:
-                await asyncio.to_thread(self.close)
+                self.served = None
 
     def follow(self, launch: Launch) -> None:
         follow_rank_0(launch, self._ranks, self.configuration, self._model, **self._weights())

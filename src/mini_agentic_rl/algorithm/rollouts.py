@@ -236,7 +236,12 @@ async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCal
     spans = list(await store.query_spans(rollout.rollout_id, "latest", sort_by="sequence_id"))
     attempt = await store.get_latest_attempt(rollout.rollout_id)
     selection = trained.select(spans, trainable_agents_in(rollout.metadata or {}))
-    over_budget = _over_budget(spans)
+    refusals = [
+        str(span.attributes.get(FAILURE_REASON))
+        for span in spans
+        if span.name == AGL_EXCEPTION and span.attributes.get("exception.type") == ROLLOUT_BUDGET_EXCEEDED
+    ]
+    over_budget = refusals[0] if refusals else None
     error = None if attempt is None else _failure_reason(attempt, rollout.config)
     finished = FinishedRollout(
         rollout=rollout,
@@ -257,13 +262,6 @@ async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCal
     return finished
 
 
-def _over_budget(spans: Sequence[Span]) -> str | None:
-    for span in spans:
-        if span.name == AGL_EXCEPTION and span.attributes.get("exception.type") == ROLLOUT_BUDGET_EXCEEDED:
-            return str(span.attributes.get(FAILURE_REASON))
-    return None
-
-
 def _failure_reason(attempt: Attempt, config: RolloutConfig) -> str | None:
     """Return the runner's reason; where the store gave the attempt up before its runner did, the limit it passed."""
     reason = attempt.metadata.get("error")
@@ -282,10 +280,32 @@ def answer_rows(evaluation: Evaluation, step: int = 0) -> list[dict[str, Any]]:
     Args:
         step: finished training steps.
     """
-    rewards = evaluation.rewards
-    return [
-        _row(evaluation, step, index, finished, rewards[index]) for index, finished in enumerate(evaluation.rollouts)
-    ]
+    rows = []
+    for index, (finished, reward) in enumerate(zip(evaluation.rollouts, evaluation.rewards, strict=True)):
+        task = finished.rollout.input
+        number, sample = divmod(index, evaluation.samples)
+        components = dict(finished.dimensions) if finished.unscored is None else {}
+        answer = last_text(finished)
+        correct = reward >= 1.0
+        lenient = lenient_check(task, answer, components)
+        if correct and lenient is not None:
+            lenient = True  # a scorer may take other answers than the one that the task knows
+        rows.append(
+            {
+                "evaluation": evaluation.name,
+                "step": step,
+                "problem": str(task["id"]) if isinstance(task, Mapping) and "id" in task else str(number),
+                "hash": question_hash(task),
+                "sample": sample,
+                "reward": reward,
+                "correct": correct,
+                "lenient": lenient,
+                "components": components if len(components) > 1 else {},
+                "answer": None if answer is None else answer[-MAX_ANSWER:],
+                "failed": finished.unscored,
+            }
+        )
+    return rows
 
 
 def question_hash(task: Any) -> str:
@@ -313,30 +333,6 @@ def lenient_check(task: Any, answer: str | None, components: Mapping[str, float]
         return is_correct(answer, gold)
     except ValueError:  # a gold answer that is no value
         return None
-
-
-def _row(evaluation: Evaluation, step: int, index: int, finished: FinishedRollout, reward: float) -> dict[str, Any]:
-    task = finished.rollout.input
-    number, sample = divmod(index, evaluation.samples)
-    components = dict(finished.dimensions) if finished.unscored is None else {}
-    answer = last_text(finished)
-    correct = reward >= 1.0
-    lenient = lenient_check(task, answer, components)
-    if correct and lenient is not None:
-        lenient = True  # a scorer may take other answers than the one that the task knows
-    return {
-        "evaluation": evaluation.name,
-        "step": step,
-        "problem": str(task["id"]) if isinstance(task, Mapping) and "id" in task else str(number),
-        "hash": question_hash(task),
-        "sample": sample,
-        "reward": reward,
-        "correct": correct,
-        "lenient": lenient,
-        "components": components if len(components) > 1 else {},
-        "answer": None if answer is None else answer[-MAX_ANSWER:],
-        "failed": finished.unscored,
-    }
 
 
 def last_text(finished: FinishedRollout) -> str | None:

@@ -17,12 +17,11 @@ from ..metrics import IDLE, IdleCause, MetricsLogger, counted, every, idle_cause
 from ..semconv import SAMPLING_SEED
 from ..types import EnqueueRolloutRequest, Rollout
 from .base import AlgorithmContext
-from .curriculum import TaskDraws, TaskSource
 from .groups import Group, by_adapter
 from .rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts, same_answer_share
-from .seeds import derive_seed
 from .settings import LoopSettings
 from .state import RunState
+from .tasks import TaskDraws, derive_seed
 
 SECONDS_BETWEEN_NOTES = 60.0
 """Seconds between two notes of how many rollouts of a long step have ended."""
@@ -66,8 +65,8 @@ class StepSampler:
         """`has_signal` returns True if a group can change an adapter."""
         self._run = run
         self._has_signal = has_signal
-        self._draws = TaskDraws(run.settings)
-        self._tasks: TaskSource | None = None
+        self._tasks = TaskDraws(run.settings, run.dataset, run.progress)
+        self._drawn = 0
 
     async def open(self) -> None:
         """Do nothing: sampling begins with the step."""
@@ -76,36 +75,40 @@ class StepSampler:
         """Publish the weights, run the rollouts of a step, and return its groups. With `dynamic_sampling` there are
         several rounds, each with as many tasks as groups with a signal are missing."""
         run, settings = self._run, self._run.settings
-        tasks = self._tasks = self._draws.of_step(run.dataset, run.progress)
+        step = run.progress.step
+        rows: list[int] = []
         await run.served.publish()
         trained = trained_calls(run.context, run.served.trained_models)
         finished: list[FinishedRollout] = []
         rounds, missing, tail_seconds = 0, settings.tasks_per_step, 0.0
         while True:
-            begin = len(tasks.drawn)
+            begin = len(rows)
+            first = step * settings.tasks_per_step + run.progress.extra_tasks
+            rows += self._tasks.draw(missing, step=step, first=first, drawn=rows)
             requests = [
                 training_request(
                     settings,
                     run.dataset[row],
                     run.train_resources,
-                    step=tasks.step,
-                    group=f"{tasks.step}/{index}",
-                    seed=derive_seed(settings.seed, "rollout", tasks.step, index, sample),
+                    step=step,
+                    group=f"{step}/{index}",
+                    seed=derive_seed(settings.seed, "rollout", step, index, sample),
                 )
-                for index, row in enumerate(tasks.draw(missing), begin)
+                for index, row in enumerate(rows[begin:], begin)
                 for sample in range(settings.samples_per_prompt)
             ]
-            on_progress = _progress_notes(run.logger, f"step {tasks.step + 1}", len(requests))
+            on_progress = _progress_notes(run.logger, f"step {step + 1}", len(requests))
             started = time.perf_counter()
             ended = await run_rollouts(run.store, requests, on_progress, trained)
             tail_seconds += tail_of([f.rollout for f in ended], time.perf_counter() - started)
             finished += [as_zero(f) for f in ended] if settings.on_failure == "zero" else ended
-            sampled = step_of(run, finished, tasks.drawn, tasks.step)
+            sampled = step_of(run, finished, rows, step)
             rounds += 1
             signals = [map(self._has_signal, groups) for groups in sampled.groups.values()]
             missing = settings.tasks_per_step - sum(map(any, zip(*signals, strict=True)))
             if not settings.dynamic_sampling or missing <= 0 or rounds == settings.max_sampling_rounds:
                 break
+        self._drawn = len(rows)
         sampled.metrics["seconds/tail"] = tail_seconds
         if settings.dynamic_sampling:
             sampled.metrics["sampling/rounds"] = float(rounds)
@@ -115,10 +118,8 @@ class StepSampler:
 
     def learnt(self, sampled: SampledStep) -> None:
         """Update the data cursor and the curriculum in the run's progress, in the turn in which the weights change."""
-        if self._tasks is not None:
-            progress, settings = self._run.progress, self._run.settings
-            progress.extra_tasks += len(self._tasks.drawn) - settings.tasks_per_step
-            self._draws.rate(progress, sampled.mean_rewards)
+        self._run.progress.extra_tasks += self._drawn - self._run.settings.tasks_per_step
+        self._tasks.rate(sampled.mean_rewards)
 
     async def finish_step(self) -> dict[str, float]:
         """Return metrics about the step after it was learnt."""
@@ -130,18 +131,40 @@ class StepSampler:
 
 def step_of(run: RunState, finished: Sequence[FinishedRollout], rows: Sequence[int], step: int) -> SampledStep:
     """Return finished rollouts, `samples_per_prompt` of each row, as a step. `untrained` has only the reasons that
-    concern single adapters: those of whole rollouts are counted when the step is complete (`count_untrainable`)."""
+    concern single adapters: those of whole rollouts are counted when the step is complete (`count_untrainable`).
+
+    `rollout/tool_calls` is the mean number of LLM calls that were answered by a tool call, over the rollouts that
+    offered tools; it is absent if none did.
+    """
+    size = run.settings.samples_per_prompt
     groups, unrewarded, adapter_metrics = by_adapter(
         finished, step, run.served.trained_models, run.settings, run.causes
     )
+    rewards: dict[int, list[float]] = {}
+    for index, row in enumerate(rows):
+        usable = (f for f in finished[index * size : (index + 1) * size] if f.untrainable is None)
+        rewards.setdefault(row, []).extend(f.reward for f in usable if f.reward is not None)
+    tool_calls = [count for f in finished if (count := count_tool_calls(f.spans)) is not None]
+    metrics = {"rollout/tool_calls": float(np.mean(tool_calls))} if tool_calls else {}
+    metrics |= {
+        "rollout/same_answer": same_answer_share(finished),
+        "rollout/count": float(len(finished)),
+        "rollout/unrewarded": float(sum(f.reward is None and f.rollout.status == "succeeded" for f in finished)),
+        "rollout/failed": float(sum(f.rollout.status == "failed" for f in finished)),
+        "rollout/retried": float(sum(f.attempts > 1 for f in finished)),
+        "rollout/zeroed": float(sum(f.counts_as_zero for f in finished)),
+        "rollout/over_budget": float(sum(f.over_budget is not None for f in finished)),
+        "rollout/dropped": float(sum(f.untrainable is not None for f in finished)),
+        "rollout/calls_left_out": float(sum(f.calls_left_out for f in finished)),
+    }
     return SampledStep(
         groups=groups,
         rows=list(rows),
         untrained=dict(unrewarded),
         rollouts=len(finished),
         trainable=sum(f.untrainable is None for f in finished),
-        mean_rewards=mean_rewards(finished, rows, run.settings.samples_per_prompt),
-        metrics=metrics_of(finished) | adapter_metrics,
+        mean_rewards={row: float(np.mean(values)) for row, values in rewards.items() if values},
+        metrics=metrics | adapter_metrics,
     )
 
 
@@ -170,23 +193,6 @@ def training_request(
     )
 
 
-def metrics_of(finished: Sequence[FinishedRollout]) -> dict[str, float]:
-    """Return metrics about finished rollouts. `rollout/tool_calls` is the mean number of LLM calls that were answered
-    by a tool call, over the rollouts that offered tools; it is absent if none did."""
-    tool_calls = [count for f in finished if (count := count_tool_calls(f.spans)) is not None]
-    return ({"rollout/tool_calls": float(np.mean(tool_calls))} if tool_calls else {}) | {
-        "rollout/same_answer": same_answer_share(finished),
-        "rollout/count": float(len(finished)),
-        "rollout/unrewarded": float(sum(f.reward is None and f.rollout.status == "succeeded" for f in finished)),
-        "rollout/failed": float(sum(f.rollout.status == "failed" for f in finished)),
-        "rollout/retried": float(sum(f.attempts > 1 for f in finished)),
-        "rollout/zeroed": float(sum(f.counts_as_zero for f in finished)),
-        "rollout/over_budget": float(sum(f.over_budget is not None for f in finished)),
-        "rollout/dropped": float(sum(f.untrainable is not None for f in finished)),
-        "rollout/calls_left_out": float(sum(f.calls_left_out for f in finished)),
-    }
-
-
 def _progress_notes(logger: MetricsLogger, name: str, total: int) -> Callable[[int], None]:
     """Return a callback for the number of rollouts that have ended since its last call; it notes the progress of a long
     step."""
@@ -201,15 +207,6 @@ def _progress_notes(logger: MetricsLogger, name: str, total: int) -> Callable[[i
             logger.note(f"{name}: {done} of {total} rollouts")
 
     return on_progress
-
-
-def mean_rewards(finished: Sequence[FinishedRollout], rows: Sequence[int], size: int) -> dict[int, float]:
-    """Return the mean reward of each row, over the rollouts that can be trained. `finished` holds `size` of each."""
-    by_row: dict[int, list[float]] = {}
-    for index, row in enumerate(rows):
-        usable = (f for f in finished[index * size : (index + 1) * size] if f.untrainable is None)
-        by_row.setdefault(row, []).extend(f.reward for f in usable if f.reward is not None)
-    return {row: float(np.mean(rewards)) for row, rewards in by_row.items() if rewards}
 
 
 def as_zero(finished: FinishedRollout) -> FinishedRollout:

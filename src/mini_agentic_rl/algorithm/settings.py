@@ -86,7 +86,7 @@ CreditMode = Literal["broadcast", "last_call", "per_turn", "discounted"]
 """Choice of the rollout's reward that its calls are trained with; see `groups.py`."""
 
 Curriculum = Literal["none", "pass_rate"]
-"""Order in which tasks are drawn; see `curriculum.py`."""
+"""Order in which tasks are drawn; see `tasks.py`."""
 
 
 class LoopSettings(RolloutSettings):
@@ -295,6 +295,11 @@ class GRPOSettings(LoopSettings):
     (`top_k`)."""
     teacher_top_k: int = Field(default=20, ge=0)
     """Number of most likely tokens; 0 is the whole vocabulary."""
+
+    @property
+    def compares_rewards(self) -> bool:
+        """True if a group of equal rewards teaches nothing."""
+        return self.baseline != "none" and self.teacher is None
 
     @model_validator(mode="after")
     def _has_a_source_of_learning(self) -> Self:

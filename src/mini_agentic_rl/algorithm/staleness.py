@@ -36,13 +36,12 @@ from ..metrics import counted
 from ..tokens import CompletionRecord
 from ..types import Rollout
 from . import sampling
-from .curriculum import TaskDraws
 from .groups import Group, by_adapter
 from .losses import Ints
 from .rollouts import UNTRAINED_KEY, FinishedRollout, count_untrainable, read_rollouts
 from .sampling import SampledStep
-from .seeds import derive_seed
 from .state import RunState
+from .tasks import TaskDraws, derive_seed
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ class AheadSampler:
         self._run = run
         self._has_signal = has_signal
         self._models = run.served.trained_models
-        self._tasks = TaskDraws(run.settings)
+        self._tasks = TaskDraws(run.settings, run.dataset, run.progress)
         self._groups: dict[int, AheadGroup] = {}
         self._restored_at = dict(run.policy.model.versions)
         self._batch: Sequence[AheadGroup] = ()
@@ -118,7 +117,7 @@ class AheadSampler:
     def learnt(self, sampled: SampledStep) -> None:
         """Remove the batch from the queue and note the new versions, in the turn in which the weights change."""
         run = self._run
-        self._tasks.rate(run.progress, sampled.mean_rewards)
+        self._tasks.rate(sampled.mean_rewards)
         for group in self._batch:
             self._forget(group)
         versions = {adapter: run.policy.model.versions[adapter] for adapter in run.policy.model.adapters}
@@ -186,7 +185,7 @@ class AheadSampler:
         while sum(group.has_signal for group in self._groups.values()) < most and len(self._groups) < most * rounds:
             number = run.progress.drawn
             waiting = [group.row for group in self._groups.values()]
-            row = self._tasks.next_row(run.dataset, run.progress, number, waiting)
+            (row,) = self._tasks.draw(1, step=number, first=number - len(waiting), drawn=waiting)
             # Before the store knows of it: a run that ends here draws it again.
             run.progress.drawn += 1
             run.progress.pending[str(number)] = row

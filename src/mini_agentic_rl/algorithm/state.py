@@ -1,19 +1,29 @@
-"""The state of a run, which the parts of the loop share: sampling, warm-up, measuring and checkpoints."""
+"""The state of a run, which the parts of the loop share: sampling, warm-up, measuring and checkpoints.
+
+`Objective` is the part that tells algorithms apart: from the groups of a step to new weights. Everything else, the
+loop does for every algorithm alike.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from ..gateway import ServedPolicy
 from ..logging import CountedCauses
 from ..metrics import MetricsLogger
-from ..policy import LearnerSettings
+from ..policy import Learner, LearnerSettings, SeenTerms
 from ..store import LightningStore
+from ..tokens import CompletionRecord
 from ..types import Dataset, NamedResources
 from .base import AlgorithmContext
-from .objective import Objective
+from .batch import TrainingBatch
+from .groups import Group
 from .rollouts import Evaluation
 from .settings import LoopSettings, WarmStart
 
@@ -78,6 +88,54 @@ class RunProgress:
         self.untrained[reason] = self.untrained.get(reason, 0) + count
 
 
+class SeenCall(NamedTuple):
+    """One LLM call as the learner computed it before the update."""
+
+    record: CompletionRecord
+    version: int
+    """Policy version of the learner's weights."""
+    logprobs_N: npt.NDArray[np.float32]
+    """Log-probabilities of its trained tokens [N]."""
+    entropy_N: npt.NDArray[np.float32]
+    """Entropies of the distributions that they were drawn from [N]."""
+
+
+class Objective:
+    """The update: makes new weights of rollouts. It is made once a run, and used on the torch thread alone."""
+
+    def __init__(self, learners: Mapping[str, Learner]) -> None:
+        """`learners` are the optimizers by the names of the adapters; the loop keeps them in checkpoints."""
+        self.learners = learners
+        self._seen: list[SeenCall] = []
+
+    def has_signal(self, group: Group) -> bool:
+        """Return True if training on the group could change the policy. Safe on any thread."""
+        raise NotImplementedError
+
+    def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
+        """Take all optimizer steps on the groups that one step sampled for `adapter`; return metrics. If there is
+        nothing to learn from, no weight changes."""
+        raise NotImplementedError
+
+    def note_seen(self, batch: TrainingBatch, version: int, seen: SeenTerms) -> None:
+        """Keep the numbers of a batch's first pass for `take_seen`."""
+        end = 0
+        for call in batch.calls:
+            begin, end = end, end + call.record.trained_tokens
+            self._seen.append(SeenCall(call.record, version, seen.logprobs_S[begin:end], seen.entropy_S[begin:end]))
+
+    def take_seen(self) -> Sequence[SeenCall]:
+        """Return the calls that were trained since the last call of this method."""
+        seen, self._seen = self._seen, []
+        return seen
+
+    def save_state(self, folder: Path) -> None:
+        """Write into the folder of a checkpoint what a run needs besides adapters and optimizers, such as a critic."""
+
+    def load_state(self, folder: Path) -> None:
+        """Read back what `save_state` wrote."""
+
+
 class RunState:
     """State of one run of an algorithm. Everything that a checkpoint keeps is in `progress`."""
 
@@ -110,9 +168,12 @@ class RunState:
         self.served = served
         self.policy = served.policy
         self.resources = resources
-        self.train_dataset = train_dataset
+        self.dataset: Dataset[Any] = () if train_dataset is None else train_dataset
+        """The training tasks."""
         self.val_dataset = val_dataset
-        self.total_steps = self.settings.steps(0 if train_dataset is None else len(train_dataset))
+        self.total_steps = self.settings.steps(len(self.dataset))
+        self.steps_per_epoch = -(-len(self.dataset) // self.settings.tasks_per_step)
+        """Number of steps that draw every task once."""
         self.learner_settings: LearnerSettings = algorithm.learner_settings
         """Settings of each optimizer, with the steps of the whole run if their schedule needs them."""
         if self.learner_settings.schedule != "constant" and not self.learner_settings.total_steps:
@@ -128,26 +189,10 @@ class RunState:
         """Id of the same with longer answers, which a model that was not warmed up gives."""
 
     @property
-    def dataset(self) -> Dataset[Any]:
-        """The training tasks.
-
-        Raises:
-            ValueError: there are none.
-        """
-        if self.train_dataset is None:
-            raise ValueError("train_dataset is empty: give the algorithm at least one task")
-        return self.train_dataset
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of steps that draw every task once."""
-        return -(-len(self.dataset) // self.settings.tasks_per_step)
-
-    @property
     def warms_up(self) -> bool:
         """True if the run imitates before its first step."""
         starts = self.warm_starts.values()
-        return self.train_dataset is not None and any(start.settings.examples > 0 for start in starts)
+        return len(self.dataset) > 0 and any(start.settings.examples > 0 for start in starts)
 
     async def add_resources(self) -> None:
         """Add the resources of rollouts to the store: `resources`, and the model that is trained."""

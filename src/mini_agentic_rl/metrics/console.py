@@ -196,7 +196,7 @@ class _PlainLines:
             if value is not None:
                 words = [_title(row, family), quantity(family, value)]
                 parts.append(" ".join(reversed(words) if family == _RATE else words))
-        if len(parts) > 1:  # a probe has no headline number; its figures are printed by `TrainingRun.tell`
+        if len(parts) > 1:  # a probe has no headline number; a note has its figures
             self.note("  ".join(parts))
 
     def findings(self, findings: Sequence[Finding]) -> None:

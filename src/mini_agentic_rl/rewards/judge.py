@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .base import Reward, Sample, encodable
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 MAX_REPLY = 20_000
 """Characters at the end of a judge's reply that are read."""
+_MAX_PAUSE = 8.0
 
 
 @dataclass(frozen=True)
@@ -217,10 +218,9 @@ class JudgeReward(Reward):
         self.concurrency = concurrency
         self._api_key = api_key
         self._takes_schema = True
-        self._client: OpenAI | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}  # connections are not pickled
+        return {name: value for name, value in vars(self).items() if name != "_client"}  # connections are not pickled
 
     def score_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
         """Return the scores; calls run concurrently."""
@@ -262,7 +262,7 @@ class JudgeReward(Reward):
         failure: OpenAIError | JudgementError
         for attempt in range(self.attempts):
             if attempt:
-                time.sleep(min(8.0, 0.25 * 2**attempt))
+                time.sleep(min(_MAX_PAUSE, 0.25 * 2**attempt))
             try:
                 return read_scores(rubric, self._complete(messages, attempt, rubric))
             except APIStatusError as error:
@@ -278,7 +278,7 @@ class JudgeReward(Reward):
         """Return the judge's reply. An endpoint that refuses a JSON schema gets none from then on."""
         from openai import BadRequestError, UnprocessableEntityError
 
-        create: Any = self._connected().chat.completions.create
+        create: Any = self._client.chat.completions.create
         options: dict[str, Any] = {
             "model": self.model,
             "messages": messages,
@@ -299,18 +299,15 @@ class JudgeReward(Reward):
         content: str | None = completion.choices[0].message.content if completion.choices else None
         return content or ""
 
-    def _connected(self) -> OpenAI:
+    @cached_property
+    def _client(self) -> OpenAI:
         from openai import OpenAI
 
-        with _CONNECTING:
-            if self._client is None:
-                # a local endpoint needs no key, but the SDK requires one
-                key = self._api_key or os.environ.get("OPENAI_API_KEY") or "none"
-                self._client = OpenAI(base_url=self.base_url, api_key=key, timeout=self.timeout, max_retries=0)
-            return self._client
+        # a local endpoint needs no key, but the SDK requires one
+        key = self._api_key or os.environ.get("OPENAI_API_KEY") or "none"
+        return OpenAI(base_url=self.base_url, api_key=key, timeout=self.timeout, max_retries=0)
 
 
-_CONNECTING = threading.Lock()
 _DEFAULT = "How well the assistant did what it was asked to do: correct, complete, and no longer than it has to be."
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .base import FAILED, Reward, Sample, as_messages, encodable
@@ -75,10 +75,9 @@ class RemoteReward(Reward):
         self.attempts = attempts
         self.scale = scale
         self._api_key = api_key
-        self._client: Client | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}  # connections are not pickled
+        return {name: value for name, value in vars(self).items() if name != "_client"}  # connections are not pickled
 
     def score_all(self, samples: Sequence[Sample]) -> Sequence[float | None]:
         """Return the scores, batch by batch."""
@@ -113,7 +112,7 @@ class RemoteReward(Reward):
         for attempt in range(1, self.attempts + 1):
             pause = min(_MAX_PAUSE, 0.25 * 2**attempt)
             try:
-                response = self._connected().post(self.url + path, json=body)
+                response = self._client.post(self.url + path, json=body)
             except HTTPError as error:
                 problem = f"{type(error).__name__}: {error}"
             else:
@@ -140,17 +139,12 @@ class RemoteReward(Reward):
             raise ServiceError(f"{self.url}{path} answered {type(answer).__name__}, not an object")
         return answer
 
-    def _connected(self) -> Client:
+    @cached_property
+    def _client(self) -> Client:
         from httpx import Client
 
-        with _CONNECTING:
-            if self._client is None:
-                headers = {} if self._api_key is None else {"Authorization": f"Bearer {self._api_key}"}
-                self._client = Client(timeout=self.timeout, headers=headers)
-            return self._client
-
-
-_CONNECTING = threading.Lock()
+        headers = {} if self._api_key is None else {"Authorization": f"Bearer {self._api_key}"}
+        return Client(timeout=self.timeout, headers=headers)
 
 
 def _item(sample: Sample) -> dict[str, Any]:

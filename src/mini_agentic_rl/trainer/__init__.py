@@ -4,9 +4,9 @@
 
     trainer.py           `Trainer`: keywords become parts; an agent and tasks become a run
     components.py        a part from an instance, a class, a factory, a path or a mapping; default parts
-    recorded_run.py      a run in its folder: begun or resumed; its summary is written at the end
     run_folder.py        `RunFolder`: files and checkpoints of a run
-    run.py               `Run`: algorithm and runners on one store, executed by a strategy
+    run.py               `Run`: algorithm and runners on one store, executed by a strategy; and a run in its folder,
+                         from the beginning or its latest checkpoint to the summary
 
 Results:
 

@@ -5,11 +5,11 @@ from .evaluations import accuracy_rows as accuracy_rows
 from .evaluations import check_rows as check_rows
 from .evaluations import compare_runs as compare_runs
 from .evaluations import load_run as load_run
-from .recorded_run import Checkpoint as Checkpoint
-from .recorded_run import RecordedRun as RecordedRun
-from .recorded_run import open_run as open_run
-from .recorded_run import recorded as recorded
 from .report import write_report as write_report
+from .run import Checkpoint as Checkpoint
+from .run import RecordedRun as RecordedRun
+from .run import open_run as open_run
+from .run import recorded as recorded
 from .run_folder import RunFolder as RunFolder
 from .run_folder import RunState as RunState
 from .settings import RunnerSettings as RunnerSettings

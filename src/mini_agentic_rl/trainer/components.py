@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 from ..config import LightningEnvVar, refusal, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ..errors import UserError
 from ..execution import ExecutionStrategy, SharedMemoryExecutionStrategy
-from ..files import make_private_folder
 from ..litagent import LitAgent, rollout
 from ..store import InMemoryLightningStore, LightningStore
 from ..types import Dataset
@@ -70,25 +69,25 @@ def refuse_unknown_keywords(given: Collection[str], known: Collection[str]) -> N
     Raises:
         UnknownKeywordError: it has no such keyword; the message says which one was meant, or where it belongs.
     """
-    for name in given:
-        if name not in known:
-            raise UnknownKeywordError(_complaint(name, known))
-
-
-def _complaint(name: str, known: Collection[str]) -> str:
+    unknown = [name for name in given if name not in known]
+    if not unknown:
+        return
     from ..algorithm import GRPOSettings, PPOSettings
     from ..policy import LearnerSettings, LoraSettings
 
+    name = unknown[0]
     if name in _OTHER_NAMES:
-        return f"{name} is no argument of Trainer: here it is `{_OTHER_NAMES[name]}`"
+        raise UnknownKeywordError(f"{name} is no argument of Trainer: here it is `{_OTHER_NAMES[name]}`")
     settings = {*GRPOSettings.model_fields, *PPOSettings.model_fields, *LearnerSettings.model_fields, *_ALGORITHM_PARTS}
     settings.update(LoraSettings.model_fields, (f"lora_{field}" for field in LoraSettings.model_fields))
     suggestion = None if name in settings else refusal(name, known)
     if suggestion is not None:
-        return f"{suggestion} (an argument of Trainer)"
+        raise UnknownKeywordError(f"{suggestion} (an argument of Trainer)")
     if name in settings or refusal(name, settings) is not None:
-        return f"{name} is no argument of Trainer: give it to the algorithm, Trainer(algorithm=MiniGRPO(…))"
-    return f"{name} is no argument of Trainer: it takes {', '.join(known)}"
+        advice = "give it to the algorithm, Trainer(algorithm=MiniGRPO(…))"
+    else:
+        advice = f"it takes {', '.join(known)}"
+    raise UnknownKeywordError(f"{name} is no argument of Trainer: {advice}")
 
 
 def build(
@@ -273,36 +272,27 @@ class Inputs(NamedTuple):
 def read_inputs(agent: Any, train: Any, val: Any) -> Inputs:
     """Read the arguments of `fit(agent, train, val)`, which may also be `fit(train)` or `fit(train, val)`.
 
+    An agent is a `LitAgent`, its class, a rollout function, or a dotted path of one.
+
     Raises:
-        UserError: an argument is of the wrong type.
+        UserError: an argument is of the wrong type, a path leads nowhere, or the class needs arguments.
         TypeError: a function does not have the parameters of a rollout.
     """
-    chosen = None if agent is None else as_agent(agent)
-    if agent is not None and chosen is None:
-        if train is not None and val is not None:
+    chosen: LitAgent[Any] | None = None
+    if agent is not None:
+        spec = load("agent", agent) if isinstance(agent, str) else agent
+        if isinstance(spec, LitAgent) or (isinstance(spec, type) and issubclass(spec, LitAgent)):
+            chosen = build("agent", spec, LitAgent)
+        elif callable(spec) and not isinstance(spec, Sized):
+            chosen = rollout(spec)
+        elif train is not None and val is not None:
             raise UserError(f"agent={type(agent).__name__}: an agent is a LitAgent, its class, or a rollout function")
-        train, val = agent, val if train is None else train
-    return Inputs(chosen, as_dataset("train_dataset", train), as_dataset("val_dataset", val))
+        else:
+            train, val = agent, val if train is None else train
+    return Inputs(chosen, _as_dataset("train_dataset", train), _as_dataset("val_dataset", val))
 
 
-def as_agent(spec: Any) -> LitAgent[Any] | None:
-    """Return the agent that `spec` is: a LitAgent, its class, a rollout function, or a dotted path of one; else None.
-
-    Raises:
-        UserError: a path leads nowhere, or the class needs arguments.
-        TypeError: a function does not have the parameters of a rollout.
-    """
-    if isinstance(spec, str):
-        spec = load("agent", spec)
-    if isinstance(spec, LitAgent):
-        return spec
-    if isinstance(spec, type) and issubclass(spec, LitAgent):
-        agent: LitAgent[Any] = build("agent", spec, LitAgent)
-        return agent
-    return rollout(spec) if callable(spec) and not isinstance(spec, Sized) else None
-
-
-def as_dataset(keyword: str, value: Any) -> Dataset[Any] | None:
+def _as_dataset(keyword: str, value: Any) -> Dataset[Any] | None:
     """Return `value` if it is a data set or None.
 
     Raises:
@@ -344,20 +334,28 @@ def asks_for_processes() -> bool:
     return any(variable.value in os.environ for variable in _CLIENT_SERVER_VARIABLES)
 
 
-def is_store_of(spec: Component[LightningStore] | Path, folder: RunFolder) -> bool:
-    """Return True if `spec` means the database of a run folder, which each run opens once the folder is ready."""
-    if spec == "sqlite":
-        return True
-    path = Path(spec.removeprefix("sqlite:///")) if isinstance(spec, str) else spec
-    return isinstance(path, Path) and path.resolve() == folder.rollouts_path.resolve()
+def make_store(spec: Component[LightningStore] | Path | None, folder: RunFolder | None) -> LightningStore | None:
+    """Return the store of a trainer; None for the database in `folder`, which each run opens once the folder is ready.
 
-
-def make_store(spec: Component[LightningStore] | Path) -> LightningStore:
-    """Return the store of a spec, or of the URL or file of one.
+    Args:
+        spec: a component, or the URL or file of a store. None takes the server at AGL_SERVER_HOST and AGL_SERVER_PORT
+            with AGL_MANAGED_STORE=0; else the database in `folder`, or without one memory.
 
     Raises:
         UserError: `spec` names no store, or it cannot be opened.
     """
+    if spec is None:
+        if resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True):
+            return InMemoryLightningStore() if folder is None else None
+        from ..store import LightningStoreClient
+
+        host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, fallback=DEFAULT_SERVER[0])
+        port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=DEFAULT_SERVER[1])
+        return LightningStoreClient(f"http://{host}:{port}", api_key=resolve_str_env_var(LightningEnvVar.AGL_API_KEY))
+    if folder is not None:
+        path = Path(spec.removeprefix("sqlite:///")) if isinstance(spec, str) else spec
+        if spec == "sqlite" or (isinstance(path, Path) and path.resolve() == folder.rollouts_path.resolve()):
+            return None
     if spec == "sqlite":
         raise UserError("Trainer(store='sqlite') needs output_dir, or the file itself: store='sqlite:///rollouts.db'")
     is_address = isinstance(spec, str) and ("://" in spec or os.sep in spec or spec.endswith(".db"))
@@ -369,50 +367,21 @@ def make_store(spec: Component[LightningStore] | Path) -> LightningStore:
     return store
 
 
-def usual_store(folder: RunFolder | None) -> LightningStore | None:
-    """Return the store of a trainer that was given none: the server of the environment, else memory; None for the
-    database in `folder`.
+def runs_algorithm(strategy: ExecutionStrategy, *, here: bool = False) -> bool:
+    """Return True if this start of the program runs the algorithm, and not runners alone.
 
-    AGL_MANAGED_STORE=0 says that there is a store server, at AGL_SERVER_HOST and AGL_SERVER_PORT.
+    Args:
+        here: only if this process does, and has its summary at the end.
     """
-    if not resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True):
-        from ..store import LightningStoreClient
-
-        host = resolve_str_env_var(LightningEnvVar.AGL_SERVER_HOST, fallback=DEFAULT_SERVER[0])
-        port = resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=DEFAULT_SERVER[1])
-        return LightningStoreClient(f"http://{host}:{port}", api_key=resolve_str_env_var(LightningEnvVar.AGL_API_KEY))
-    return InMemoryLightningStore() if folder is None else None
-
-
-def run_store(folder: RunFolder | None, strategy: ExecutionStrategy) -> LightningStore:
-    """Return the store of one run in `folder`. A process of runners alone reaches the algorithm's store and opens
-    none."""
-    if folder is None or not runs_algorithm(strategy):
-        return InMemoryLightningStore()
-    from ..store import SqlLightningStore
-
-    make_private_folder(folder.path)
-    return SqlLightningStore(folder.rollouts_path)
-
-
-def runs_algorithm(strategy: ExecutionStrategy) -> bool:
-    """Return True if this start of the program runs the algorithm, and not runners alone."""
     if isinstance(strategy, SharedMemoryExecutionStrategy):
         return True
     from ..execution import ClientServerExecutionStrategy
 
-    return not isinstance(strategy, ClientServerExecutionStrategy) or strategy.role != "runner"
-
-
-def runs_algorithm_here(strategy: ExecutionStrategy) -> bool:
-    """Return True if the algorithm runs in this process, and its summary is here at the end."""
-    if isinstance(strategy, SharedMemoryExecutionStrategy):
+    if not isinstance(strategy, ClientServerExecutionStrategy):
         return True
-    from ..execution import ClientServerExecutionStrategy
-
-    if not isinstance(strategy, ClientServerExecutionStrategy) or strategy.role == "algorithm":
-        return True
-    return strategy.role == "both" and strategy.main_process == "algorithm"
+    if strategy.role == "both":
+        return not here or strategy.main_process == "algorithm"
+    return strategy.role == "algorithm"
 
 
 def runners_of(strategy: ExecutionStrategy, n_runners: int | None) -> int:

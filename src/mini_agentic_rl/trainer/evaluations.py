@@ -7,6 +7,7 @@ measurements after its checkpoint, and their rows are replaced.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,13 +17,12 @@ from typing import Any, Final, Literal, TypeAlias
 from ..algorithm import OF_TRANSFER
 from ..errors import UserError
 from ..files import read_json, write_text
+from ..rewards import extract_answer, normalise_answer
 from .statistics import (
     AccuracyRow,
-    ballot,
     bootstrap_interval,
     compare_shares,
     holm,
-    majority_share,
     mean_row,
     pass_at_k,
 )
@@ -110,8 +110,8 @@ def accuracy_rows(rows: AnswerRows, check: Check = "correct") -> list[AccuracyRo
     """Return the accuracies of a measurement: pass@1 and, of several answers to each problem, pass@k and maj@k.
 
     pass@k is the unbiased estimator (Chen et al. 2021, equation 1) for k = 2, 4, 8 ... and the number of answers; maj@k
-    is the majority of all answers. A vote is right if the lenient check, or else the strict one, passes an answer with
-    it. Intervals are Wilson's for one answer to each problem, else those of the bootstrap over problems.
+    is the majority of all answers. Intervals are Wilson's for one answer to each problem, else those of the bootstrap
+    over problems.
     """
     problems = list(by_problem(rows).values())
     right = [[bool(row[check]) for row in answers] for answers in problems]
@@ -123,19 +123,25 @@ def accuracy_rows(rows: AnswerRows, check: Check = "correct") -> list[AccuracyRo
         lines.append(mean_row(f"pass@{k}{ending}", [pass_at_k(len(answers), sum(answers), k) for answers in right]))
     if check == "correct" and samples > 2:
         # Of two votes the majority is either of them, as for pass@1.
-        lines.append(mean_row(f"maj@{samples}", [_majority(answers) for answers in problems]))
+        lines.append(mean_row(f"maj@{samples}", [majority_share(answers) for answers in problems]))
     return lines
 
 
-def _majority(answers: AnswerRows) -> float:
-    """Return the share of the most frequent answers to a problem that are right."""
-    ballots = [ballot(row.get("answer")) for row in answers]
-    right: dict[str, bool] = {}
-    for vote, row in zip(ballots, answers, strict=True):
-        if vote is not None:
-            is_right = row["correct"] if row.get("lenient") is None else row["lenient"]
-            right[vote] = right.get(vote, False) or bool(is_right)
-    return majority_share(ballots, right)
+def majority_share(answers: AnswerRows) -> float:
+    """Return the share of the most frequent answers to a problem that are right: 1 or 0, or a fraction where several
+    tie; 0 if there is none. An answer is right if the lenient check, or else the strict one, has passed it once."""
+    counts: Counter[str] = Counter()
+    right: set[str] = set()
+    for row in answers:
+        answer = None if row.get("answer") is None else extract_answer(row["answer"])
+        if answer is None:
+            continue
+        vote = normalise_answer(answer)
+        counts[vote] += 1
+        if row["correct"] if row.get("lenient") is None else row["lenient"]:
+            right.add(vote)
+    leaders = [vote for vote, count in counts.items() if count == max(counts.values())]
+    return sum(vote in right for vote in leaders) / max(1, len(leaders))
 
 
 def check_rows(rows: AnswerRows) -> list[dict[str, Any]]:

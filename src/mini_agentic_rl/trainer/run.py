@@ -1,6 +1,7 @@
-"""One run: the bundles of the algorithm and of the runners, and the switch that ends both from outside.
+"""One run: the bundles of the algorithm and of the runners, and its folder from the beginning to the summary.
 
-The bundles are objects and not closures, so that a strategy may send them to other processes.
+The bundles are objects and not closures, so that a strategy may send them to other processes. `open_run` and `recorded`
+keep a run in a folder: begun, or resumed from its latest checkpoint.
 """
 
 from __future__ import annotations
@@ -8,24 +9,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
 from ..attribution import unrecorded
+from ..errors import UserError
 from ..execution import ExecutionEvent, ExecutionStrategy
+from ..files import disk_failure, one_writer
 from ..litagent import LitAgent
+from ..metrics import MetricsLogger, MultiLogger, PrometheusLogger, make_logger
 from ..processes import in_daemon_thread
+from ..redaction import without_secrets_within
 from ..runner import Runner
 from ..store import LightningStore
 from ..types import Dataset, Hook
-from .settings import TraceExportSettings, exported
+from .run_folder import RunFolder, RunState
+from .settings import RunSettings, TraceExportSettings, exported
+from .summary import transcript_rows, write_results
 
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0
+_TRANSCRIPTS: Final = 50
+
+Checkpoint = tuple[int, Path]
+"""The step of a checkpoint, and its folder."""
+
+RowsToKeep = Callable[[Checkpoint | None], int | None]
+"""Function from the checkpoint of a resumed run to the number of rows of metrics that it keeps: later steps are done
+again. None keeps all."""
 
 
 def label(part: Algorithm | LitAgent[Any]) -> str:
@@ -82,7 +99,10 @@ class AlgorithmBundle:
     async def _run(self, store: LightningStore) -> None:
         context = self.context_on(store)
         if context.llm_proxy is not None:
-            _record_in(store, context.llm_proxy)
+            from ..gateway import LLMProxy
+
+            if isinstance(context.llm_proxy, LLMProxy) and context.llm_proxy.get_store() is None:
+                context.llm_proxy.set_store(store)
         self.algorithm.bind(context)
         with unrecorded():  # calls of the algorithm itself belong to no rollout
             await self.algorithm.execute(self.train_dataset, self.val_dataset)
@@ -177,9 +197,131 @@ def _look_at(work: asyncio.Future[None]) -> None:
         work.exception()
 
 
-def _record_in(store: LightningStore, llm_proxy: Any) -> None:
-    """A proxy of ours that has no store records in this one."""
-    from ..gateway import LLMProxy
+@dataclass
+class RecordedRun:
+    """A run whose folder is ready."""
 
-    if isinstance(llm_proxy, LLMProxy) and llm_proxy.get_store() is None:
-        llm_proxy.set_store(store)
+    folder: RunFolder
+    logger: MetricsLogger
+    state: RunState
+    checkpoint: Checkpoint | None
+    """The one to go on from; None begins at the beginning."""
+    summary: Mapping[str, Any] | None = None
+    """Set by the run at its end, and then written to the folder."""
+
+    @property
+    def is_resumed(self) -> bool:
+        """True if an unfinished run is resumed."""
+        return self.state == "resumed"
+
+    @property
+    def is_finished(self) -> bool:
+        """True if the resumed run has its summary already: there is nothing to do."""
+        return self.state == "finished"
+
+
+@contextmanager
+def recorded(
+    folder: RunFolder,
+    settings: RunSettings,
+    config: Mapping[str, Any],
+    algorithm: Algorithm,
+    *,
+    about: Callable[[], Mapping[str, Any]] = dict,
+) -> Iterator[RecordedRun]:
+    """Keep a run of an algorithm in a folder, as `open_run` does; write report and summary after the block.
+
+    Args:
+        config: the configuration, as JSON values.
+        about: returns further entries of the summary; called at the end.
+
+    Raises:
+        UserError: another run writes the folder, or it cannot be used like this, or not be written.
+    """
+    started = time.perf_counter()
+
+    def rows_to_keep(checkpoint: Checkpoint | None) -> int | None:
+        return algorithm.rows_to_keep(None if checkpoint is None else checkpoint[1])
+
+    with open_run(folder, settings, config, rows_to_keep=rows_to_keep) as run:
+        yield run
+        if not run.is_finished:
+            run.summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about())
+            last = algorithm.evaluations[-1] if algorithm.evaluations else None
+            run.logger.table("transcripts", without_secrets_within(transcript_rows(last, _TRANSCRIPTS)))
+
+
+@contextmanager
+def open_run(
+    folder: RunFolder,
+    settings: RunSettings,
+    config: Mapping[str, Any],
+    *,
+    rows_to_keep: RowsToKeep,
+    is_writer: bool = True,
+    agree: Callable[[RunState], RunState] = lambda state: state,
+) -> Iterator[RecordedRun]:
+    """Make a folder ready, and yield the run. After the block give its adapters to the loggers, close these, and write
+    the summary that the block has set, which marks the run as finished.
+
+    Args:
+        config: the configuration, as JSON values.
+        is_writer: False for a process beside the one that writes the folder.
+        agree: broadcasts the state that the writer has found to all processes.
+
+    Raises:
+        UserError: another run writes the folder, or it cannot be used like this, or not be written.
+    """
+    with one_writer(folder.path) if is_writer else contextlib.nullcontext():
+        state: RunState = "new"
+        if is_writer:
+            state = folder.begin(config, resume=settings.resume, overwrite=settings.overwrite)
+        state = agree(state)
+        checkpoint = None if state == "new" else folder.latest_checkpoint()
+        logger = MetricsLogger()
+        if is_writer and state != "finished":
+            if state == "resumed":
+                folder.note_resume(0 if checkpoint is None else checkpoint[0])
+            logger = _loggers(folder, settings, config, rows_to_keep(checkpoint) if state == "resumed" else None)
+        run = RecordedRun(folder, logger, state, checkpoint)
+        with logger:
+            try:
+                yield run
+                if run.summary is not None:
+                    _hand_on_adapters(run)
+            except UserError:
+                raise
+            except Exception as error:  # torch and safetensors raise errors of their own
+                failure = disk_failure(error, folder.path)
+                if failure is None:
+                    raise
+                raise UserError(
+                    f"{folder.path} cannot be written: {failure}; mend that, then go on with `resume`",
+                    setting="output_dir",
+                ) from error
+        if is_writer and run.summary is not None:
+            folder.write_summary(run.summary)
+
+
+def _loggers(
+    folder: RunFolder, settings: RunSettings, config: Mapping[str, Any], keep_rows: int | None
+) -> MetricsLogger:
+    names = [*(["console"] if settings.console else []), "jsonl", *settings.loggers]
+    logger = make_logger(names, folder.path, keep_rows=keep_rows, hyperparameters=without_secrets_within(config))
+    if settings.metrics_port is None:
+        return logger
+    try:
+        return MultiLogger([logger, PrometheusLogger(settings.metrics_port, settings.metrics_host)])
+    except UserError:
+        logger.close()
+        raise
+
+
+def _hand_on_adapters(run: RecordedRun) -> None:
+    """Give the loggers the files of the adapters of a run."""
+    folder = run.folder
+    named = sorted(folder.adapters_path.iterdir()) if folder.adapters_path.is_dir() else []
+    for path, pattern in ((folder.adapter_path, "*"), *((path, "*") for path in named), (folder.path, "adapter_*")):
+        files = sorted(file for file in path.glob(pattern) if file.is_file()) if path.is_dir() else []
+        name = "adapter" if path in (folder.path, folder.adapter_path) else f"adapter-{path.name}"
+        run.logger.artifact(name, files)

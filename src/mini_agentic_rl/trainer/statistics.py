@@ -1,17 +1,15 @@
-"""Uncertainty of measured accuracies: Wilson and bootstrap intervals, pass@k, maj@k, paired tests."""
+"""Uncertainty of measured accuracies: Wilson and bootstrap intervals, pass@k, paired tests."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from statistics import NormalDist
 from typing import Final, NamedTuple, TypedDict
 
 import numpy as np
-
-from ..rewards import extract_answer, normalise_answer
 
 
 class AccuracyRow(TypedDict):
@@ -133,25 +131,6 @@ def mean_row(name: str, shares: Sequence[float], *, binary: bool = False) -> Acc
     if not binary and (len(set(shares)) > 1 or total not in (0.0, float(count))):
         row["low"], row["high"] = bootstrap_interval(shares)
     return row
-
-
-def ballot(text: str | None) -> str | None:
-    """Return the answer that a reply votes for, in its plain form; None abstains."""
-    answer = None if text is None else extract_answer(text)
-    return None if answer is None else normalise_answer(answer)
-
-
-def majority_share(ballots: Sequence[str | None], right: Mapping[str, bool]) -> float:
-    """Return the share of the most frequent votes that are right: 1 or 0, or a fraction where several votes tie; 0 if
-    all abstain.
-
-    Args:
-        ballots: the vote of each answer.
-        right: which votes are right.
-    """
-    counts = Counter(vote for vote in ballots if vote is not None)
-    leaders = [vote for vote, count in counts.items() if count == max(counts.values())]
-    return sum(right[vote] for vote in leaders) / max(1, len(leaders))
 
 
 class PairedDifference(NamedTuple):

@@ -17,7 +17,7 @@ from ..processes import peak_memory_bytes
 from .evaluations import AnswerRows, by_evaluation, check_rows, read_answers, shares
 from .report import write_report
 from .run_folder import RunFolder
-from .statistics import PairedDifference, accuracy_row, compare_shares
+from .statistics import accuracy_row, compare_shares
 
 if TYPE_CHECKING:
     from ..algorithm import Evaluation
@@ -32,6 +32,16 @@ _SPEED: Final = ("slow_tail", "shared_machine")
 """Findings about the speed of a run, not about its learning."""
 
 Outcome = Literal["learned", "not shown", "worse"]
+
+_CONCLUSIONS: Final[Mapping[Outcome, str]] = {
+    "learned": "it learned",
+    "worse": "it got worse",
+    "not shown": "the interval holds 0, so no learning is shown",
+}
+_MORE: Final = (
+    "more steps (`total_steps`), more held-out tasks for a narrower interval (`eval_size`), or tasks that the agent "
+    "solves now and then: it cannot learn from tasks that it always or never solves"
+)
 
 
 class Verdict(TypedDict):
@@ -78,6 +88,8 @@ def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: s
     comparison = compare_shares([first[problem] for problem in common], [last[problem] for problem in common])
     start, end = (float(sum(of[problem] for problem in common) / len(common)) for of in (first, last))
     outcome: Outcome = "learned" if comparison.low > 0 else "worse" if comparison.high < 0 else "not shown"
+    shown = [f for f in findings if f.rule not in _SPEED and (outcome != "learned" or f.rule in _EMPTY)]
+    advice = [f"{finding.head}: {finding.body}" for finding in shown[:3]]
     return {
         "first": before[-1],
         "start": start,
@@ -87,38 +99,18 @@ def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: s
         "low": comparison.low,
         "high": comparison.high,
         "outcome": outcome,
-        "line": f"{teaches}: {_line(start, end, len(common), comparison, outcome)}",
-        "advice": _advice(
-            [f for f in findings if f.rule not in _SPEED and (outcome != "learned" or f.rule in _EMPTY)],
-            outcome,
+        "line": (
+            f"{teaches}: {100 * start:.1f} → {percent(end)} of {len(common)} held-out tasks "
+            f"({100 * comparison.difference:+.1f} points, "
+            f"95 % interval {100 * comparison.low:.0f} to {100 * comparison.high:.0f}): {_CONCLUSIONS[outcome]}"
         ),
+        "advice": advice or ([] if outcome == "learned" else [_MORE]),
     }
 
 
 def verdict_lines(verdict: Mapping[str, Any] | None) -> list[str]:
     """Return the lines of a verdict: the verdict itself, and things to try if nothing was learned."""
     return [] if not verdict else [verdict["line"], *(f"try: {advice}" for advice in verdict["advice"])]
-
-
-def _line(start: float, end: float, tasks: int, comparison: PairedDifference, outcome: Outcome) -> str:
-    conclusions = {
-        "learned": "it learned",
-        "worse": "it got worse",
-        "not shown": "the interval holds 0, so no learning is shown",
-    }
-    return (
-        f"{100 * start:.1f} → {percent(end)} of {tasks} held-out tasks ({100 * comparison.difference:+.1f} points, "
-        f"95 % interval {100 * comparison.low:.0f} to {100 * comparison.high:.0f}): {conclusions[outcome]}"
-    )
-
-
-def _advice(findings: Sequence[Finding], outcome: Outcome) -> list[str]:
-    if findings or outcome == "learned":
-        return [f"{finding.head}: {finding.body}" for finding in findings[:3]]
-    return [
-        "more steps (`total_steps`), more held-out tasks for a narrower interval (`eval_size`), or tasks that the "
-        "agent solves now and then: it cannot learn from tasks that it always or never solves"
-    ]
 
 
 _PACKAGES = ("mini-agentic-rl", "torch", "transformers", "peft", "numpy")
@@ -148,11 +140,21 @@ def write_results(
     Raises:
         UserError: the report cannot be written.
     """
-    _save_missing_answers(folder, algorithm)
+    kept = set(by_evaluation(read_answers(folder.evaluations_path)))
+    for evaluation in algorithm.evaluations:  # those whose answers the algorithm has not kept itself
+        if evaluation.name not in kept:
+            folder.save_answers(answer_rows(evaluation), kept)
+            kept.add(evaluation.name)
     answers, metrics = read_answers(folder.evaluations_path), read_metrics(folder.metrics_path)
-    checks = check_rows(answers)
-    summary = {**run_summary(algorithm, seconds=seconds), **({"checks": checks} if checks else {}), **(about or {})}
     settings = getattr(algorithm, "settings", None)
+    seed, checks = getattr(settings, "seed", None), check_rows(answers)
+    summary: dict[str, Any] = json.loads(json.dumps(dict(algorithm.summary), default=str))
+    rows, spent = summary.get("accuracy"), summary.get("seconds")
+    if isinstance(rows, list):
+        summary["accuracy"] = [accuracy_row(row["name"], row["correct"], row["count"]) for row in rows]
+    summary["seconds"] = {**(spent if isinstance(spent, dict) else {}), "this process": seconds}
+    summary |= {"peak_memory_bytes": peak_memory_bytes(), "versions": versions()}
+    summary |= {**({} if seed is None else {"seed": seed}), **({"checks": checks} if checks else {}), **(about or {})}
     view = RunView.of_rows(metrics, eval_size=getattr(settings, "eval_size", None))
     verdict = verdict_of(
         answers, diagnose(view), teaches="rewards" if getattr(settings, "reward_coef", 1) else "training"
@@ -188,29 +190,6 @@ def report_again(
         summary = {"accuracy": rows, "checks": check_rows(read_answers(folder.evaluations_path))}
     metrics = read_metrics(folder.metrics_path)
     return write_report(folder, summary=summary, metrics_rows=metrics, transcripts=conversations, path=path)
-
-
-def _save_missing_answers(folder: RunFolder, algorithm: Algorithm) -> None:
-    """Keep the answers of measurements that the algorithm has not kept itself."""
-    kept = set(by_evaluation(read_answers(folder.evaluations_path)))
-    for evaluation in algorithm.evaluations:
-        if evaluation.name not in kept:
-            folder.save_answers(answer_rows(evaluation), kept)
-            kept.add(evaluation.name)
-
-
-def run_summary(algorithm: Algorithm, *, seconds: float) -> dict[str, Any]:
-    """Return the summary of a run as JSON values: that of the algorithm, with intervals of its accuracies, time,
-    memory, versions and the seed."""
-    summary: dict[str, Any] = json.loads(json.dumps(dict(algorithm.summary), default=str))
-    rows = summary.get("accuracy")
-    if isinstance(rows, list):
-        summary["accuracy"] = [accuracy_row(row["name"], row["correct"], row["count"]) for row in rows]
-    spent = summary.get("seconds")
-    summary["seconds"] = {**(spent if isinstance(spent, dict) else {}), "this process": seconds}
-    summary |= {"peak_memory_bytes": peak_memory_bytes(), "versions": versions()}
-    seed = getattr(getattr(algorithm, "settings", None), "seed", None)
-    return summary if seed is None else {**summary, "seed": seed}
 
 
 def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from typing_extensions import Unpack
 from ..adapter import TraceAdapter, TracerTraceToTriplet
 from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure
 from ..execution import ExecutionStrategy
-from ..files import one_writer
+from ..files import make_private_folder, one_writer
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
 from ..policy import launched, restarted
@@ -33,19 +33,14 @@ from .components import (
     Component,
     build,
     build_any,
-    is_store_of,
     make_store,
     make_strategy,
     read_inputs,
     refuse_unknown_keywords,
-    run_store,
     runners_of,
     runs_algorithm,
-    runs_algorithm_here,
-    usual_store,
 )
-from .recorded_run import recorded
-from .run import AlgorithmBundle, Run, RunnerBundle, StopSwitch, label
+from .run import AlgorithmBundle, Run, RunnerBundle, StopSwitch, label, recorded
 from .run_folder import RunFolder
 from .settings import RunSettings, TraceExportSettings
 from .summary import what_next
@@ -196,11 +191,10 @@ class Trainer:
         )
         self.strategy = make_strategy(strategy, n_runners=n_runners, port=port)
         self.n_runners = runners_of(self.strategy, n_runners)
-        in_folder = self.folder is not None and store is not None and is_store_of(store, self.folder)
-        self.store = None if in_folder else usual_store(self.folder) if store is None else make_store(store)
+        self.store = make_store(store, self.folder)
         """Store of rollouts and spans; None where each run opens the one in `output_dir`."""
-        is_shared = self.store is not None and not isinstance(self.store, InMemoryLightningStore)
-        self._has_own_store = in_folder or (store is None and not is_shared)
+        is_new = store is None and isinstance(self.store, InMemoryLightningStore)
+        self._has_own_store = self.store is None or is_new
         self.algorithm: Algorithm | None = (
             None if algorithm is None else build("algorithm", algorithm, Algorithm, names=_ALGORITHMS)
         )
@@ -296,7 +290,7 @@ class Trainer:
                 yield self._plan(algorithm, chosen, train, val, self.logger, None)
             elif not self._keeps_run:
                 yield self._plan(algorithm, chosen, train, val, self.logger, self.folder, resume=self.resume)
-            elif not runs_algorithm_here(self.strategy):
+            elif not runs_algorithm(self.strategy, here=True):
                 with one_writer(self.folder.path):
                     state = self.folder.begin(
                         self._config(algorithm, chosen, train, val), resume=self.resume, overwrite=self.overwrite
@@ -348,7 +342,15 @@ class Trainer:
         *,
         resume: bool = False,
     ) -> Run:
-        store = run_store(folder, self.strategy) if self.store is None else self.store
+        with_algorithm = runs_algorithm(self.strategy)
+        store = self.store
+        if store is None:
+            store = InMemoryLightningStore()  # a process of runners alone reaches the algorithm's store
+            if folder is not None and with_algorithm:
+                from ..store import SqlLightningStore
+
+                make_private_folder(folder.path)
+                store = SqlLightningStore(folder.rollouts_path)
         agent.set_trainer(self)
         algorithm.set_trainer(self)
         switch = StopSwitch()
@@ -365,7 +367,6 @@ class Trainer:
             on_failure=self.on_failure,
             trained_agents=agent.trained_agents,
         )
-        with_algorithm = runs_algorithm(self.strategy)
         return Run(
             self.strategy,
             store,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ...adapter import TraceToMessages
 from ...algorithm.base import AlgorithmContext
 from ...algorithm.rollouts import rollout_config
-from ...algorithm.seeds import derive_seed, tasks_of_step
+from ...algorithm.tasks import derive_seed, tasks_from
 from ...emitter import find_final_reward, get_message_value
 from ...errors import RunFailedError
 from ...logging import CountedCauses
@@ -136,7 +136,7 @@ class SearchRun:
         candidates = [*state.survivors, *children]
         size = len(val_dataset)
         batch = min(settings.val_batch_size, size)
-        rows = tasks_of_step(derive_seed(settings.seed, "validation"), size, number - 1, batch)
+        rows = tasks_from(derive_seed(settings.seed, "validation"), size, (number - 1) * batch, batch)
         results = await self._try(
             [(version, rows) for version in candidates], val_dataset, "val", f"round {number}: validation"
         )
@@ -171,7 +171,7 @@ class SearchRun:
         first = (number - 1) * settings.beam_width
         tried = [
             # A beam with fewer prompts than its width is repeated.
-            (survivors[index % len(survivors)], tasks_of_step(order, len(dataset), first + index, batch))
+            (survivors[index % len(survivors)], tasks_from(order, len(dataset), (first + index) * batch, batch))
             for index in range(settings.beam_width)
         ]
         results = await self._try(tried, dataset, "train", f"round {number}: tasks for the critic")

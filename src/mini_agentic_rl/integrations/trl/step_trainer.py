@@ -25,9 +25,9 @@ from datasets import Dataset
 
 from ...algorithm.batch import with_kl_penalty, with_overlong_penalty
 from ...algorithm.groups import Group, Trajectory, group_metrics, has_signal
-from ...algorithm.objective import Objective
-from ...algorithm.seeds import derive_seed
 from ...algorithm.settings import GRPOSettings
+from ...algorithm.state import Objective
+from ...algorithm.tasks import derive_seed
 from ...errors import UserError
 from ...logging import only_errors_of
 from ...policy import DEFAULT_ADAPTER, Learner, LearnerSettings, PolicyModel, ThreadCount

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from ...algorithm import GRPOSettings, MiniGRPO, PPOSettings
 from ...algorithm.losses import LOSSES
-from ...algorithm.objective import Objective
 from ...algorithm.ppo import policy_steps, ppo_objective
+from ...algorithm.state import Objective
 from ...errors import UserError
 from ...policy import LearnerSettings, LoraSettings, Policy
 from ...types import Dataset
