@@ -104,10 +104,8 @@ def weights_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def main() -> None:
-    """`letters.py FOLDER [--resume] [--die-after STEP]`: a deterministic run that can end itself at once."""
-    folder = Path(sys.argv[1])
-    die_after = int(sys.argv[sys.argv.index("--die-after") + 1]) if "--die-after" in sys.argv else None
+def train(folder: Path, *, resume: bool = False, die_after: int | None = None) -> MiniGRPO:
+    """A deterministic run that can end its process at once after a step."""
     torch.set_num_threads(1)
 
     class Fatal(MetricsLogger):
@@ -118,14 +116,17 @@ def main() -> None:
                 os.kill(os.getpid(), 9)
 
     trained = algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, checkpoint_every=2, deterministic=True)
-    Trainer(
-        algorithm=trained,
-        hooks=[CountLetters()],
-        n_runners=8,
-        output_dir=folder,
-        logger=Fatal(),
-        resume="--resume" in sys.argv,
-    ).fit(Letters(), TASKS)
+    hooks, logger = [CountLetters()], Fatal()
+    trainer = Trainer(algorithm=trained, hooks=hooks, n_runners=8, output_dir=folder, logger=logger, resume=resume)
+    trainer.fit(Letters(), TASKS)
+    return trained
+
+
+def main() -> None:
+    """`letters.py FOLDER [--resume] [--die-after STEP]`."""
+    folder = Path(sys.argv[1])
+    die_after = int(sys.argv[sys.argv.index("--die-after") + 1]) if "--die-after" in sys.argv else None
+    trained = train(folder, resume="--resume" in sys.argv, die_after=die_after)
     sys.stdout.write(json.dumps({"weights": weights_digest(folder), "steps": trained.summary["steps"]}))
 
 
