@@ -75,7 +75,7 @@ class ChildProcesses:
         setup = replace(self._setup, index=index)
         child = self._children[index] = await Child.start(name, setup.entry, setup, setup.orphan_seconds)
         try:
-            ended = asyncio.ensure_future(child.wait())
+            ended: asyncio.Future[Any] = asyncio.ensure_future(child.wait())
             try:
                 await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
             finally:

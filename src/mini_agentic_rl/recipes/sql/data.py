@@ -25,7 +25,7 @@ import random
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -241,13 +241,14 @@ class Template:
     ordered: bool = False
 
 
-_TABLES: Final = tomllib.loads(files(__package__).joinpath("templates.toml").read_text(encoding="utf-8"))
+def _templates() -> Iterator[Template]:
+    tables = tomllib.loads(files(__package__).joinpath("templates.toml").read_text(encoding="utf-8"))
+    for name, table in tables.items():
+        values: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in table.items()}
+        yield Template(name, **values)
 
 
-TEMPLATES: Final = tuple(
-    Template(name, **{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
-    for name, table in _TABLES.items()
-)
+TEMPLATES: Final = tuple(_templates())
 
 
 # The agent, its tools and the examples to imitate all use these texts, so that examples have exactly the tokens that
