@@ -51,8 +51,8 @@ def test_a_program_gets_the_signals_as_they_are_usually_set():
 def test_what_was_left_for_the_death_of_a_process_is_done_unless_it_was_revoked(tmp_path):
     program = (
         "import os, signal\nfrom mini_agentic_rl.processes import at_death\n"
-        f"at_death('pathlib', 'Path.touch', 1)\nat_death('os', 'mkdir', {str(tmp_path / 'kept')!r})\n"
-        f"at_death('os', 'mkdir', {str(tmp_path / 'revoked')!r})()\n"
+        f"at_death(os.rmdir, {str(tmp_path / 'nowhere')!r})\nat_death(os.mkdir, {str(tmp_path / 'kept')!r})\n"
+        f"at_death(os.mkdir, {str(tmp_path / 'revoked')!r})()\n"
         "if os.fork():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         f"import time\nwhile not os.path.exists({str(tmp_path / 'kept')!r}):\n    time.sleep(0.02)"
     )
@@ -65,9 +65,9 @@ def test_what_was_left_for_the_death_of_a_process_is_done_unless_it_was_revoked(
 def test_a_watchdog_that_was_killed_is_replaced_with_all_of_its_calls(tmp_path):
     program = (
         "import os, signal\nfrom mini_agentic_rl.processes import children as c\n"
-        f"c.at_death('os', 'mkdir', {str(tmp_path / 'first')!r})\n"
+        f"c.at_death(os.mkdir, {str(tmp_path / 'first')!r})\n"
         "os.killpg(c._watchdog.pid, signal.SIGKILL)\nwhile c._write(c._watchdog, [99]):\n    pass\n"
-        f"c.at_death('os', 'mkdir', {str(tmp_path / 'second')!r})\nos.kill(os.getpid(), signal.SIGKILL)"
+        f"c.at_death(os.mkdir, {str(tmp_path / 'second')!r})\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", program], check=False)
     watchdog_has_ended(tmp_path / "second")

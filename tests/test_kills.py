@@ -91,11 +91,13 @@ def test_a_kill_at_any_file_operation_of_a_checkpoint_leaves_whole_checkpoints(t
     for rewrites in (False, True):  # a step that is there already is replaced
         path = tmp_path / str(rewrites)
         _save(path, 1)
+        before = _resumed(path)
         for operation in range(1, 1000):
-            before = _resumed(path)
             step = before if rewrites else operation + 1
             killed = _killed_at(path, step, operation)
-            assert _resumed(path) in ({before} if rewrites else {before, step}), (rewrites, operation)
+            after = _resumed(path)
+            assert after in ({before} if rewrites else {before, step}), (rewrites, operation)
+            before = after
             if not killed:
                 assert operation > 10
                 break

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,12 @@ print(trained.summary["steps"], len(asyncio.run(store.query_rollouts(limit=1))))
 """
 
 
+def missing_commands(folders: tuple[str, ...]) -> list[str]:
+    """Return the commands of these folders."""
+    deleted = tuple(f"mini_agentic_rl.{folder.replace('/', '.')}." for folder in folders)
+    return [name for name, module in COMMANDS.items() if f"{module}.".startswith(deleted)]
+
+
 CASES = {str(folders): folders for folders in (WINGS, *((folder,) for folder in FOLDERS))}
 """Folders that are deleted together."""
 
@@ -62,7 +69,7 @@ def run_commands(lines):
             sys.stderr.flush()
             results[line] = status, open("out").read(), open("err").read()
         with open("of_a_case", "w") as file:
-            json.dump([results, [name for name in sys.modules if not name.startswith("mini_")]], file)
+            json.dump([results, list(sys.modules)], file)
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     return json.load(open("of_a_case"))
@@ -70,11 +77,13 @@ def run_commands(lines):
 package = sys.argv[1]
 cases = json.loads(sys.argv[2])
 sys.path.insert(0, os.path.dirname(package))
-for name in run_commands(["--help"])[1]:  # the forks share what they all import
-    try:
-        importlib.import_module(name)
-    except Exception:
-        pass
+loaded = run_commands(["--help"])[1]
+for name in loaded:  # the forks share what they all import
+    if not name.startswith("mini_"):
+        try:
+            importlib.import_module(name)
+        except Exception:
+            pass
 gc.freeze()
 results = {}
 for case, (folders, missing) in cases.items():
@@ -103,19 +112,14 @@ def run(*arguments: str, src: Path, cwd: Path) -> subprocess.CompletedProcess[st
     )
 
 
-def missing_commands(folders: tuple[str, ...]) -> list[str]:
-    deleted = tuple(f"mini_agentic_rl.{folder.replace('/', '.')}." for folder in folders)
-    return [name for name, module in COMMANDS.items() if f"{module}.".startswith(deleted)]
-
-
 @pytest.fixture(scope="module")
-def commands(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tuple[int, str, str]]]:
+def commands(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return status, output and errors of the commands of each case."""
     folder = tmp_path_factory.mktemp("commands")
     cases = {case: (folders, missing_commands(folders)) for case, folders in CASES.items()}
     done = run("-c", COMMANDS_WITHOUT, str(copy), json.dumps(cases), src=copy.parent, cwd=folder)
     assert done.returncode == 0, done.stderr
-    results: dict[str, dict[str, tuple[int, str, str]]] = json.loads((folder / "results").read_text())
+    results: dict[str, Any] = json.loads((folder / "results").read_text())
     return results
 
 

@@ -115,6 +115,21 @@ def run_script(trained: MiniGRPO, agent: LitAgent, tasks: list, digest: Callable
     """`SCRIPT FOLDER [--resume] [--die-after STEP]`: a run that can end itself; print its steps and weights."""
     folder = Path(sys.argv[1])
     die_after = int(sys.argv[sys.argv.index("--die-after") + 1]) if "--die-after" in sys.argv else None
+    run(trained, agent, tasks, folder, hooks, resume="--resume" in sys.argv, die_after=die_after)
+    sys.stdout.write(json.dumps({"weights": digest(folder), "steps": trained.summary["steps"]}))
+
+
+def run(
+    trained: MiniGRPO,
+    agent: LitAgent,
+    tasks: list,
+    folder: Path,
+    hooks=(),
+    *,
+    resume: bool = False,
+    die_after: int | None = None,
+) -> None:
+    """Train with one thread; `die_after` ends the process at once after that step."""
     torch.set_num_threads(1)
 
     class Fatal(MetricsLogger):
@@ -124,11 +139,9 @@ def run_script(trained: MiniGRPO, agent: LitAgent, tasks: list, digest: Callable
             if die_after is not None and step == die_after:
                 os.kill(os.getpid(), 9)
 
-    resume = "--resume" in sys.argv
     Trainer(algorithm=trained, hooks=hooks, n_runners=8, output_dir=folder, logger=Fatal(), resume=resume).fit(
         agent, tasks
     )
-    sys.stdout.write(json.dumps({"weights": digest(folder), "steps": trained.summary["steps"]}))
 
 
 RESUMABLE = {

@@ -1,6 +1,7 @@
 """The in-process strategy: both sides run, end together, and nothing that goes wrong is lost."""
 
 import asyncio
+import errno
 import logging
 import signal
 import textwrap
@@ -12,6 +13,7 @@ import pytest
 
 from mini_agentic_rl.emitter import emit_message, find_final_reward, get_message_value
 from mini_agentic_rl.execution import ExecutionEvent, SharedMemoryExecutionStrategy, ThreadingEvent
+from mini_agentic_rl.execution.roles import Backoff, RoleThread
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store.base import LightningStore, LightningStoreCapabilities
@@ -255,3 +257,37 @@ async def test_an_event_set_in_another_thread_wakes_every_waiting_coroutine() ->
     await asyncio.wait_for(event.wait_async(), 0.1)
     event.clear()
     assert not event.is_set()
+
+
+# Threads of roles, and the delays between restarts
+
+
+def test_delays_double_and_begin_anew_after_a_long_run() -> None:
+    backoff = Backoff(first=0.5, longest=30.0, steady=60.0)
+    assert [backoff.after_run(1.0) for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert backoff.after_run(61.0) == 0.5
+    assert backoff.crashes == 1
+
+
+async def _nothing() -> None:
+    pass
+
+
+def test_a_thread_that_gets_no_event_loop_says_so_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> asyncio.AbstractEventLoop:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio.events, "new_event_loop", refuse)
+    role, raised = RoleThread("runners", _nothing), []
+
+    def start() -> None:
+        try:
+            role.start()
+        except OSError as error:
+            raised.append(error)
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    starting.join(10)
+    assert not starting.is_alive()
+    assert raised[0].errno == errno.EMFILE

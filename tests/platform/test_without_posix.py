@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +17,8 @@ pytestmark = pytest.mark.skipif(
 
 
 def _run(script: Path, *arguments: str, platform: str = "win32") -> subprocess.CompletedProcess[str]:
-    path = [str(HERE / "windows_like"), str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    path = [str(folder) for folder in (HERE / "windows_like", TESTS, TESTS / "algorithm", TESTS.parent / "src")]
+    path.append(os.environ.get("PYTHONPATH", ""))
     return subprocess.run(
         [sys.executable, str(script), *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path), "SIMULATED_PLATFORM": platform},
@@ -29,26 +28,11 @@ def _run(script: Path, *arguments: str, platform: str = "win32") -> subprocess.C
     )
 
 
-def test_every_public_name_is_imported_and_every_command_shows_its_help() -> None:
-    done = _run(HERE / "names_and_commands.py")
-    assert done.returncode == 0, done.stderr
-
-
-def test_servers_processes_checkpoints_and_bounds_work(tmp_path: Path) -> None:
-    done = _run(HERE / "servers_and_processes.py", str(tmp_path))
+def test_names_commands_servers_processes_checkpoints_and_bounds_work_as_on_windows(tmp_path: Path) -> None:
+    done = _run(HERE / "everything.py", str(tmp_path))
     assert done.returncode == 0, done.stderr
 
 
 def test_helpers_are_bounded_on_macos(tmp_path: Path) -> None:
     done = _run(HERE / "bounded_helpers.py", str(tmp_path), platform="darwin")
     assert done.returncode == 0, done.stderr
-
-
-def test_a_killed_training_continues_from_its_checkpoint(tmp_path: Path) -> None:
-    letters = TESTS / "algorithm" / "letters.py"
-    assert _run(letters, str(tmp_path / "run"), "--die-after", "3").returncode == -signal.SIGKILL
-    done = _run(letters, str(tmp_path / "run"), "--resume")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["steps"] == 4
-    left = [path.name for path in (tmp_path / "run" / "checkpoints").iterdir() if path.name.startswith(".")]
-    assert left == []

@@ -81,7 +81,7 @@ def test_a_clone_of_the_repository_or_a_parquet_file_is_read(tmp_path):
         ([record(1, Question=" ")], r'metadata\.jsonl, line 1: field "Question"'),
         ([record(1), record(2, Level=5)], r'line 2: field "Level".*5'),
         ([record(1, file_name="../secret")], r'"file_name" names .*secret'),
-        (["text"], "line 1: must be an object"),
+        (["text"], "line 1: not a JSON object"),
     ],
 )
 def test_an_invalid_copy_is_refused_by_the_line(tmp_path, records, message):

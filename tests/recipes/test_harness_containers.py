@@ -15,9 +15,8 @@ import pytest
 
 from deploy.test_kubernetes import unknown_fields
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.recipes.harness import HarnessError, HarnessSettings, kubernetes
-from mini_agentic_rl.recipes.harness.docker import DockerSandbox
-from mini_agentic_rl.recipes.harness.kubernetes import KubernetesSandbox, job_manifest
+from mini_agentic_rl.recipes.harness import HarnessError, HarnessSettings, containers
+from mini_agentic_rl.recipes.harness.containers import DockerSandbox, KubernetesSandbox, job_manifest
 from mini_agentic_rl.recipes.harness.sandbox import Confined, Readable, SandboxLimits
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="commands as agents need Linux or macOS: left unchecked")
@@ -134,7 +133,7 @@ def test_docker_with_a_closed_network_has_one_way_out(programs):
 
 
 async def test_a_job_is_made_filled_read_fetched_and_removed(programs, monkeypatch):
-    monkeypatch.setattr(kubernetes, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(containers, "_LOOK_SECONDS", 0.0)
     script = 'echo "$OPENAI_MODEL"; echo made > made; exit 5'
     sandbox = KubernetesSandbox("open", 1.0, "agents")
     ended = await sandbox.run(confined(programs, "sh", "-c", script))

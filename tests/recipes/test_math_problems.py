@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mini_agentic_rl.datasets import DatasetError, load_examples, split_overlap
 from mini_agentic_rl.recipes.math import ArithmeticDataset
 from mini_agentic_rl.recipes.math.stories import LEVELS, STORIES, TRANSFER
-from mini_agentic_rl.recipes.math.stories.written import parse
+from mini_agentic_rl.recipes.math.stories.story import parse
 from mini_agentic_rl.recipes.math.worked import (
     CORRUPTIONS,
     UNFIT,
@@ -156,7 +156,7 @@ def test_an_invalid_line_is_named(text: str, line: int, word: str) -> None:
 
 
 def test_ranges_without_fitting_numbers_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr("mini_agentic_rl.recipes.math.stories.written._MAX_DRAWS", 100)
+    monkeypatch.setattr("mini_agentic_rl.recipes.math.stories.story._MAX_DRAWS", 100)
     (story,) = parse("== a-b | a 2-9, b 20-30 | Subtract.\n{a} less {b}?\n", "x.txt")
     with pytest.raises(ValueError, match="a-b"):
         story.draw(random.Random(0))

@@ -10,8 +10,14 @@ import pytest
 from mini_agentic_rl.datasets import DatasetError, load_examples, load_task_dataset
 from mini_agentic_rl.datasets.formats import prompt_key
 from mini_agentic_rl.datasets.rows import digest
-from mini_agentic_rl.recipes.sql.data import LEVELS, MedicalQuestions, connect_in_memory, medical_database
-from mini_agentic_rl.recipes.sql.data.questions import MAX_ROWS, TEMPLATES
+from mini_agentic_rl.recipes.sql.data import (
+    LEVELS,
+    MAX_ROWS,
+    TEMPLATES,
+    MedicalQuestions,
+    connect_in_memory,
+    medical_database,
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import threading
 
 import pytest
 
-from mini_agentic_rl.recipes.sql.tool import QueryError, QueryLimits, QueryResult, SqlDatabase, SqlToolError
-from mini_agentic_rl.recipes.sql.tool.database import QUICK
+from mini_agentic_rl.recipes.sql.tool import QUICK, QueryError, QueryLimits, QueryResult, SqlDatabase, SqlToolError
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from mini_agentic_rl.recipes.sql.data import medical_database
-from mini_agentic_rl.recipes.sql.tool import QueryError, QueryLimits, SqlDatabase
-from mini_agentic_rl.recipes.sql.tool.database import GRACE
+from mini_agentic_rl.recipes.sql.tool import GRACE, QueryError, QueryLimits, SqlDatabase
+from processes import all_have_ended
 
 LIMITS = QueryLimits(timeout_seconds=0.05, max_memory_mib=64, max_rows=50, max_result_bytes=20_000)
 SECRET = "the secret of another file"
@@ -219,15 +219,15 @@ def test_noise_is_answered_or_refused_and_changes_nothing(place):
 def test_a_process_that_dies_or_does_not_answer_is_replaced(place, monkeypatch):
     first = place.worker()
     first.suspend()  # as if it were busy in one endless instruction, which SQLite cannot interrupt
-    monkeypatch.setattr("mini_agentic_rl.recipes.sql.tool.database.GRACE", 0.2)
+    monkeypatch.setattr("mini_agentic_rl.recipes.sql.tool.GRACE", 0.2)
     with pytest.raises(QueryError, match=r"took longer than 0\.05 s"):
         place.database.query("SELECT 1 FROM drug")
     monkeypatch.undo()
     assert not first.is_running()
     assert place.database.query("SELECT count(*) FROM drug").rows == ((300,),)
-    place.worker().kill()
-    while any(process.is_up for process in place.database._processes):
-        time.sleep(0.01)
+    second = place.worker()
+    second.kill()
+    assert all_have_ended([second], 30)
     assert place.database.query("SELECT count(*) FROM drug").rows == ((300,),)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import random
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 
 from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.store.base import LightningStoreError
-from mini_agentic_rl.types import EnqueueRolloutRequest, PromptTemplate, Span
+from mini_agentic_rl.types import PromptTemplate, Span
 from store.conftest import opened_store
 from store.crash import Acknowledged, check_kept, kill, load_until, nothing_is_stuck, start_command
 from store.postgres import needs_postgres, new_database, server
@@ -168,28 +167,3 @@ async def test_rounds_of_kill_9_under_load(attack: Attack, kind: str, tmp_path: 
             await nothing_is_stuck(address, acknowledged)
             assert len(acknowledged.queued) > ROUNDS_A_STORE / 2
             kill(process)
-
-
-async def test_a_refused_write_fails_alone_among_hundreds(attack: Attack, tmp_path: Path) -> None:
-    """Writes that come together share a transaction; a refused one must not take the others along."""
-    async with opened_store("sqlite", tmp_path) as store:
-        for number in range(attack.times(50)):
-            with attack.attempt(number, limit_s=30):
-                ids = await started(store)
-                calls = [store.add_span(a_span(ids, span_id=f"{n:016x}", sequence_id=n)) for n in range(100)]
-                bad = [
-                    store.add_span(a_span(ids, span_id="f" * 16, sequence_id=2**60)),
-                    store.add_span(a_span(("ro-none", "at-none"))),
-                    store.update_worker("\ud800", heartbeat_stats={}),
-                    store.enqueue_many_rollouts(
-                        [EnqueueRolloutRequest(input=1), EnqueueRolloutRequest(input="\ud800")]
-                    ),
-                    store.update_attempt(*ids, status="preparing", worker_id="\ud800"),
-                ]
-                mixed = list(itertools.chain(calls, bad))
-                random.Random(number).shuffle(mixed)
-                results = await asyncio.gather(*mixed, return_exceptions=True)
-                refused = [one for one in results if isinstance(one, Exception)]
-                assert len(refused) >= 4
-                assert all(isinstance(one, ValueError | LightningStoreError) for one in refused)
-                assert len(await store.query_spans(ids[0], limit=-1)) == 100

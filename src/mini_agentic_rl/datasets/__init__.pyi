@@ -37,6 +37,7 @@ from .preferences import PreferenceFields as PreferenceFields
 from .preferences import with_json_read as with_json_read
 from .records import is_data_file as is_data_file
 from .records import is_hub_name as is_hub_name
+from .records import located as located
 from .records import records_of as records_of
 from .rows import SPLITS as SPLITS
 from .rows import DatasetError as DatasetError

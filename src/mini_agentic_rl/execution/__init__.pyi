@@ -2,9 +2,9 @@ from .base import AlgorithmBundle as AlgorithmBundle
 from .base import ExecutionEvent as ExecutionEvent
 from .base import ExecutionStrategy as ExecutionStrategy
 from .base import MultiprocessingEvent as MultiprocessingEvent
+from .base import RaySettings as RaySettings
 from .base import RunnerBundle as RunnerBundle
 from .base import ThreadingEvent as ThreadingEvent
 from .client_server import ClientServerExecutionStrategy as ClientServerExecutionStrategy
 from .client_server import Role as Role
-from .ray_settings import RaySettings as RaySettings
 from .shared_memory import SharedMemoryExecutionStrategy as SharedMemoryExecutionStrategy

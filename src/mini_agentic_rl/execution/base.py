@@ -1,4 +1,4 @@
-"""The interface of execution strategies, and the event that ends a run."""
+"""The interface of execution strategies, the event that ends a run, and the settings of runners on Ray."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from collections.abc import Awaitable, Callable
 from multiprocessing.context import BaseContext
 from typing import TypeAlias
 
+from pydantic import Field
+
+from ..config import Settings
 from ..store import LightningStore
 
 _CHECK_SECONDS = 0.1
@@ -136,3 +139,18 @@ class ExecutionStrategy(ABC):
     def stop(self) -> bool:
         """End a run that has no role in this process, from another thread; return False if there is none."""
         return False
+
+
+class RaySettings(Settings):
+    """Settings of runners that are actors of a Ray cluster (`integrations/ray`). Reading them needs no Ray."""
+
+    address: str = Field(default="auto", json_schema_extra={"option": "--ray-address"})
+    """Ray cluster of the runners: `auto` is the cluster of this computer or of RAY_ADDRESS, HOST:PORT the cluster
+    with that head, `local` a cluster that is started on this computer for the run and ended with it."""
+    runner_cpus: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Processors that Ray reserves for each runner. A fraction is enough for agents that mostly wait for the model."""
+    runner_gpus: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """GPUs that Ray reserves for each runner, for agents with models of their own."""
+    runner_env: str | None = None
+    """Environment of the runners: a folder, which becomes their working directory on every node, the URL of a ZIP file
+    of such a folder, or a YAML file with a runtime environment of Ray (`pip`, `env_vars`, `working_dir`, …)."""

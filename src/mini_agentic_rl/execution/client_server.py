@@ -51,45 +51,77 @@ class Patience:
         return self.graceful_timeout + 2 * self.terminate_timeout + 5.0
 
 
-async def stop(child: Child, patience: Patience) -> int:
-    """End a process in four steps: stop message, SIGINT, SIGTERM, SIGKILL; the last two go to its descendants as well.
+class ChildProcesses:
+    """The processes of a role."""
 
-    Return its exit code once all have ended. When cancelled, go to the last step at once.
-    """
-    try:
-        child.send(("stop",))
-        if not await _ends(child, patience.graceful_timeout):
-            logger.warning(
-                "%s did not stop within graceful_timeout=%g s and is interrupted", child.name, patience.graceful_timeout
-            )
-            child.interrupt()
-            if not await _ends(child, patience.terminate_timeout):
-                logger.warning(
-                    "%s did not stop within terminate_timeout=%g s and is ended", child.name, patience.terminate_timeout
-                )
-        await asyncio.to_thread(child.end, patience.terminate_timeout)
-    except asyncio.CancelledError:
-        child.end(0)
-        raise
-    return await child.exited
+    def __init__(self, setup: RoleSetup, patience: Patience) -> None:
+        self._setup = setup
+        self._patience = patience
+        self._children: dict[int, Child] = {}
+        self.exit_codes: dict[int, int] = {}
+        """Exit code by number, of those that ended by themselves or were stopped."""
+
+    def kill(self) -> None:
+        """End all of them at once, from any thread."""
+        for child in list(self._children.values()):
+            child.end(0)
+
+    async def _run_child(self, name: str, index: int, stopping: asyncio.Future[None]) -> int:
+        """Run a process until it ends or `stopping` is done; return its exit code once all its descendants have ended.
+
+        Raises:
+            Exception: the process could not load its bundle, or its algorithm failed.
+        """
+        setup = replace(self._setup, index=index)
+        child = self._children[index] = await Child.start(name, setup.entry, setup, setup.orphan_seconds)
+        try:
+            ended: asyncio.Future[Any] = asyncio.ensure_future(child.wait())
+            try:
+                await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ended.cancel()
+                code = await self._stop(child)
+        finally:
+            failure = child.close()
+        if failure is not None:
+            raise failure
+        return code
+
+    async def _stop(self, child: Child) -> int:
+        """End a process in four steps: stop message, SIGINT, SIGTERM, SIGKILL; the last two go to its descendants too.
+
+        When cancelled, go to the last step at once.
+        """
+        graceful, terminate = self._patience.graceful_timeout, self._patience.terminate_timeout
+        try:
+            child.stop()
+            if not await _ends(child, graceful):
+                logger.warning("%s did not stop within graceful_timeout=%g s and is interrupted", child.name, graceful)
+                child.interrupt()
+                if not await _ends(child, terminate):
+                    logger.warning("%s did not stop within terminate_timeout=%g s and is ended", child.name, terminate)
+            await asyncio.to_thread(child.end, terminate)
+        except asyncio.CancelledError:
+            child.end(0)
+            raise
+        return await child.wait()
 
 
 async def _ends(child: Child, seconds: float) -> bool:
-    await asyncio.wait({child.exited}, timeout=seconds)
-    return not child.running
+    try:
+        await asyncio.wait_for(child.wait(), seconds)
+    except asyncio.TimeoutError:
+        return False
+    return True
 
 
-class RunnerProcesses:
+class RunnerProcesses(ChildProcesses):
     """`n_runners` processes with one runner each."""
 
     def __init__(self, setup: RoleSetup, n_runners: int, patience: Patience) -> None:
-        self._setup = setup
+        super().__init__(setup, patience)
         self._n_runners = n_runners
-        self._patience = patience
-        self._children: dict[int, Child] = {}
         self._store: LightningStore | None = None
-        self.exit_codes: dict[int, int] = {}
-        """Exit code by runner, of those that ended by themselves or were stopped."""
 
     async def run(self, event: ExecutionEvent) -> None:
         """Run the runners until the event is set or all have ended by themselves; no process is left afterwards.
@@ -114,26 +146,20 @@ class RunnerProcesses:
             if self._store is not None:
                 await self._store.close()
 
-    def kill(self) -> None:
-        """End all of them at once, from any thread."""
-        for child in list(self._children.values()):
-            child.end(0)
-
     async def _keep(self, index: int, event: ExecutionEvent) -> None:
         backoff = Backoff()
         stopping = asyncio.ensure_future(event.wait_async())
         try:
             while not event.is_set():
                 started = time.monotonic()
-                child = await Child.start(
-                    f"runner-{index}", f"{__package__}.roles:run_runner", self._setup.orphan_seconds
-                )
-                self._children[index] = child
-                code = await _watch(child, replace(self._setup, index=index), stopping, self._patience)
+                code = await self._run_child(f"runner-{index}", index, stopping)
                 died = code != 0 and not event.is_set()
                 logger.log(logging.ERROR if died else logging.INFO, "runner %d %s", index, describe_exit(code))
                 if code != 0:
-                    await self._give_back(index, code)
+                    if self._store is None:
+                        self._store = pickle.loads(self._setup.store)
+                    worker_id = worker_name(index, self._setup.worker_label)
+                    await give_back_of_worker(self._store, worker_id, f"its runner's process {describe_exit(code)}")
                 if not died:
                     self.exit_codes[index] = code
                     return
@@ -144,21 +170,9 @@ class RunnerProcesses:
         finally:
             stopping.cancel()
 
-    async def _give_back(self, index: int, code: int) -> None:
-        if self._store is None:
-            self._store = pickle.loads(self._setup.store)
-        worker_id = worker_name(index, self._setup.worker_label)
-        await give_back_of_worker(self._store, worker_id, f"its runner's process {describe_exit(code)}")
 
-
-class AlgorithmProcess:
+class AlgorithmProcess(ChildProcesses):
     """The process that runs the algorithm once. Its state is not copied back."""
-
-    def __init__(self, setup: RoleSetup, patience: Patience) -> None:
-        self._setup = setup
-        self._patience = patience
-        self._child: Child | None = None
-        self.exit_code: int | None = None
 
     async def run(self, event: ExecutionEvent) -> None:
         """Run it to its end, or stop it when the event is set; the event is set afterwards.
@@ -169,39 +183,12 @@ class AlgorithmProcess:
         """
         stopping = asyncio.ensure_future(event.wait_async())
         try:
-            self._child = child = await Child.start(
-                "algorithm", f"{__package__}.roles:run_algorithm", self._setup.orphan_seconds
-            )
-            self.exit_code = await _watch(child, self._setup, stopping, self._patience)
-            if self.exit_code != 0 and not event.is_set():
-                raise RuntimeError(f"the algorithm's process {describe_exit(self.exit_code)}")
+            self.exit_codes[0] = code = await self._run_child("algorithm", 0, stopping)
+            if code != 0 and not event.is_set():
+                raise RuntimeError(f"the algorithm's process {describe_exit(code)}")
         finally:
             stopping.cancel()
             event.set()
-
-    def kill(self) -> None:
-        """End it at once, from any thread."""
-        if self._child is not None:
-            self._child.end(0)
-
-
-async def _watch(child: Child, setup: RoleSetup, stopping: asyncio.Future[None], patience: Patience) -> int:
-    """Run a process until it ends or has to stop; return its exit code once it and its descendants have ended.
-
-    Raises:
-        Exception: the process could not load its bundle, or its algorithm failed.
-    """
-    child.send(setup)
-    receiving = asyncio.ensure_future(child.receive())
-    try:
-        await asyncio.wait({receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        receiving.cancel()
-        code = await stop(child, patience)
-    with contextlib.suppress(asyncio.CancelledError, EOFError):
-        _, failure = await receiving
-        raise failure.as_exception()
-    return code
 
 
 Role = Literal["algorithm", "runner", "both"]
@@ -325,7 +312,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
                 with _labelled(label):
                     asyncio.run(run_here(runner, store, self.n_runners, self._ending))
                 return
-            processes = RunnerProcesses(self._setup("the runner", runner, store, label), self.n_runners, self.patience)
+            processes = RunnerProcesses(self._setup("runner", runner, store, label), self.n_runners, self.patience)
             try:
                 asyncio.run(processes.run(self._ending))
             except BaseException:
@@ -338,7 +325,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _run_both(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, label: str | None
     ) -> None:
-        processes = RunnerProcesses(self._setup("the runner", runner, store, label), self.n_runners, self.patience)
+        processes = RunnerProcesses(self._setup("runner", runner, store, label), self.n_runners, self.patience)
         event = ThreadingEvent()
 
         async def run_algorithm() -> None:
@@ -353,7 +340,7 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _run_both_runners_here(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, label: str | None
     ) -> None:
-        process = AlgorithmProcess(self._setup("the algorithm", algorithm, store, None), self.patience)
+        process = AlgorithmProcess(self._setup("algorithm", algorithm, store, None), self.patience)
         event = ThreadingEvent()
 
         async def run_runners() -> None:
@@ -362,11 +349,14 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
 
         with _labelled(label):
             run_side_by_side(run_runners, process, event, self.patience.total)
-        self._check({} if process.exit_code is None else {0: process.exit_code})
+        self._check(process.exit_codes)
 
-    def _setup(self, name: str, bundle: Any, store: LightningStore, label: str | None) -> RoleSetup:
+    def _setup(
+        self, role: Literal["algorithm", "runner"], bundle: Any, store: LightningStore, label: str | None
+    ) -> RoleSetup:
         return RoleSetup(
-            bundle=dumps(bundle, name, _BUNDLE_ADVICE),
+            entry=f"{__package__}.roles:run_{role}",
+            bundle=dumps(bundle, f"the {role}", _BUNDLE_ADVICE),
             store=dumps(store, "the store", _STORE_ADVICE),
             orphan_seconds=self.patience.graceful_timeout,
             worker_label=label,

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from ..errors import UserError
 from ..logging import Throttle
-from ..processes import Channel, RemoteFailure, Terminated, stops_cleanly
+from ..processes import Parent, Terminated, stops_cleanly
 from ..runner import set_worker_label
 from ..store import LightningStore
 from .base import AlgorithmBundle, ExecutionEvent, RunnerBundle, ThreadingEvent
@@ -159,8 +159,10 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class RoleSetup:
-    """What a process needs for its role."""
+    """The role of a child process."""
 
+    entry: str
+    """Function of this module that it calls."""
     bundle: bytes
     """Pickle of the bundle to run."""
     store: bytes
@@ -173,9 +175,9 @@ class RoleSetup:
     """Label of the worker's name (`runner.set_worker_label`)."""
 
 
-def run_runner(channel: Channel) -> None:
+def run_runner(setup: RoleSetup, parent: Parent) -> None:
     """Run one runner; the entry of a child process."""
-    setup, bundle, store, event = _begin(channel)
+    bundle, store, event = _loaded(setup, parent)
     set_worker_label(setup.worker_label)
 
     async def run() -> None:
@@ -191,21 +193,33 @@ def run_runner(channel: Channel) -> None:
         if not event.is_set():
             sys.exit(_INTERRUPTED)
     finally:
-        channel.end_others()
+        parent.end_others()
 
 
-def run_algorithm(channel: Channel) -> None:
+def run_algorithm(setup: RoleSetup, parent: Parent) -> None:
     """Run the algorithm; the entry of a child process."""
-    setup, bundle, store, event = _begin(channel)
+    bundle, store, event = _loaded(setup, parent)
     try:
         with stops_cleanly():
             asyncio.run(run_until_set(bundle, store, event, setup.orphan_seconds / 2))
     except BaseException as error:  # raised again in the parent
-        channel.send(("failed", RemoteFailure.of(error)))
+        parent.report(error)
         stopped = isinstance(error, KeyboardInterrupt | Terminated) and not event.is_set()
         sys.exit(_INTERRUPTED if stopped else 0)
     finally:
-        channel.end_others()
+        parent.end_others()
+
+
+def _loaded(setup: RoleSetup, parent: Parent) -> tuple[Any, LightningStore, ThreadingEvent]:
+    """Return the bundle, the store, and the event that the stop message sets; exit if they cannot be loaded."""
+    try:
+        bundle, store = pickle.loads(setup.bundle), pickle.loads(setup.store)
+    except BaseException as error:  # importing what the bundle names runs code that may raise anything
+        parent.report(error)
+        sys.exit(1)
+    event = ThreadingEvent()
+    parent.listen(event.set)
+    return bundle, store, event
 
 
 async def run_until_set(algorithm: AlgorithmBundle, store: LightningStore, event: ExecutionEvent, grace: float) -> None:
@@ -228,28 +242,6 @@ async def run_until_set(algorithm: AlgorithmBundle, store: LightningStore, event
             work.cancel()
             await asyncio.wait({work})
     await work
-
-
-def _begin(channel: Channel) -> tuple[RoleSetup, Any, LightningStore, ThreadingEvent]:
-    setup: RoleSetup = channel.receive()
-    try:
-        bundle, store = pickle.loads(setup.bundle), pickle.loads(setup.store)
-    except BaseException as error:  # importing what the bundle names runs code that may raise anything
-        channel.send(("refused", RemoteFailure.of(error)))
-        sys.exit(1)
-    event = ThreadingEvent()
-    threading.Thread(target=_listen, args=(channel, event, setup.orphan_seconds), name="listener", daemon=True).start()
-    return setup, bundle, store, event
-
-
-def _listen(channel: Channel, event: ThreadingEvent, orphan_seconds: float) -> None:
-    try:
-        while True:
-            channel.receive()  # the only message is `stop`
-            event.set()
-    except EOFError:
-        event.set()
-        channel.end_all(orphan_seconds)
 
 
 class RoleProcesses(Protocol):

@@ -5,7 +5,6 @@ from .atomic import disk_failure as disk_failure
 from .atomic import give_usual_modes as give_usual_modes
 from .atomic import make_private_file as make_private_file
 from .atomic import make_private_folder as make_private_folder
-from .atomic import private_opener as private_opener
 from .atomic import read_json as read_json
 from .atomic import reading as reading
 from .atomic import remove_folder as remove_folder

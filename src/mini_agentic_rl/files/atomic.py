@@ -121,7 +121,7 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
     # Several threads or processes may write the same file: the last complete one stays.
     partial = path.with_name(f"{_PARTIAL}{os.getpid()}-{threading.get_ident()}-{path.name}")
     try:
-        with open(partial, "wb", opener=private_opener if private else None) as file:
+        with open(partial, "wb", opener=_private_opener if private else None) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -268,8 +268,7 @@ def make_private_file(path: str | Path) -> None:
         os.close(handle)
 
 
-def private_opener(path: str, flags: int) -> int:
-    """Open a file that only this user can read; an `opener` of `open`."""
+def _private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, FILE_MODE)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ from typing import Any, Final
 import psutil
 
 from .children import start_child
-from .limits import memory_to_watch
+from .computer import memory_to_watch
 
 START_LIMIT: Final = 60.0
 """Seconds for a process to come up."""
@@ -75,12 +76,6 @@ class DeadlineProcess:
         self._process: subprocess.Popen[str] | None = None
         self._ending: weakref.finalize[Any, Any] | None = None
 
-    @property
-    def is_up(self) -> bool:
-        """True if the next question need not start the process."""
-        process = self._process
-        return process is not None and process.poll() is None
-
     def start(self) -> None:
         """Start the process, unless it is up.
 
@@ -88,8 +83,7 @@ class DeadlineProcess:
             NotReadyError: it does not come up.
         """
         with self._lock:
-            if not self.is_up:
-                self._start()
+            self._start()
 
     def ask(self, question: Any, limit: float) -> Any:
         """Return the answer to a question.
@@ -105,8 +99,7 @@ class DeadlineProcess:
         """
         line = json.dumps(question)
         with self._lock:
-            if not self.is_up:
-                self._start()
+            self._start()
             return self._exchange(line, limit)
 
     def close(self) -> None:
@@ -115,6 +108,9 @@ class DeadlineProcess:
             self._end()
 
     def _start(self) -> None:
+        """Start the process, unless it is up."""
+        if self._process is not None and self._process.poll() is None:
+            return
         self._end()
         self._process = start_child(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
@@ -140,29 +136,25 @@ class DeadlineProcess:
     def _exchange(self, line: str | None, limit: float) -> Any:
         """Return the answer to a line; without one, the first line that the process writes."""
         process = self._process
-        if process is None or process.stdin is None or process.stdout is None:
-            raise RuntimeError("the process is not running")
-        late, answered = threading.Event(), threading.Event()
-        max_memory_mib = None if line is None else self._max_memory_mib
-        watching = threading.Thread(target=_watch, args=(process, limit, max_memory_mib, answered, late), daemon=True)
-        watching.start()
-        answer = ""
+        assert process is not None
+        answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=lambda: answers.put(_answer(process, line)), daemon=True).start()
+        bound = None if line is None or self._max_memory_mib is None else self._max_memory_mib << 20
+        before = 0 if bound is None else _memory(process.pid)
+        end = time.monotonic() + limit
+        answer: str | None = None
         try:
-            if line is not None:
-                process.stdin.write(line + "\n")
-                process.stdin.flush()
-            answer = process.stdout.readline()
-        except OSError:  # it died before it had read the line
-            pass
-        except BaseException:  # interrupted: the answer, still unread, must not be taken for the next one
+            while answer is None:
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise LateError(f"no answer within {limit:g} s")
+                with contextlib.suppress(queue.Empty):
+                    answer = answers.get(timeout=left if bound is None else min(left, _MEMORY_CHECK_SECONDS))
+                if answer is None and bound is not None and _memory(process.pid) - before > bound:
+                    process.kill()
+        except BaseException:  # late or interrupted: the answer, still unread, must not be taken for the next one
             self._end()
             raise
-        finally:
-            answered.set()
-            watching.join()
-        if late.is_set():
-            self._end()
-            raise LateError(f"no answer within {limit:g} s")
         if not answer.endswith("\n"):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_EXIT_LIMIT)
@@ -171,25 +163,17 @@ class DeadlineProcess:
         return json.loads(answer)
 
 
-def _watch(
-    process: subprocess.Popen[str],
-    limit: float,
-    max_memory_mib: int | None,
-    answered: threading.Event,
-    late: threading.Event,
-) -> None:
-    """Kill the process if it does not answer in time, or takes so much more memory."""
-    end = time.monotonic() + limit
-    before = 0 if max_memory_mib is None else _memory(process.pid)
-    while (left := end - time.monotonic()) > 0:
-        if answered.wait(left if max_memory_mib is None else min(left, _MEMORY_CHECK_SECONDS)):
-            return
-        if max_memory_mib is not None and _memory(process.pid) - before > max_memory_mib << 20:
-            process.kill()
-            return
-    if not answered.is_set():
-        late.set()
-        process.kill()
+def _answer(process: subprocess.Popen[str], line: str | None) -> str:
+    """Write a line, if any, and return the next line; "" if the process has ended."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        if line is not None:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        return process.stdout.readline()
+    except (OSError, ValueError):  # it died before it had read the line, or its streams were closed
+        return ""
 
 
 def _memory(pid: int) -> int:

@@ -77,7 +77,7 @@ class VllmServer:
                 start_new_session=True,
             )
         # The engine is a process of its own, which would survive the death of the server's process.
-        self._revoke = at_death("mini_agentic_rl.processes.family", "end_marked", self._family)
+        self._revoke = at_death(end_family, 0, self._family)
 
     def is_well(self) -> bool:
         """Return whether `/health` answers with status 200.

@@ -2,8 +2,9 @@
 
 With the environment variable SIMULATED_PLATFORM=darwin only `sys.platform` and what Linux alone has are hidden.
 
-Python imports this module at its start where the folder is in PYTHONPATH, in child processes too. A name is hidden by
-the module that asks for it: `hasattr(os, "fork")` is false in the package and true in torch, which runs on Linux here.
+Python imports this module at its start where the folder is in PYTHONPATH, in child processes too. The package imports
+other modules in place of `os`, `sys` and so on: `hasattr(os, "fork")` is false in the package and true in torch, which
+runs on Linux here.
 
 Files behave as on Windows as well: one that is open is neither renamed nor removed, and a name has no `:` or `?`.
 """
@@ -60,32 +61,36 @@ def _of_package(depth: int) -> bool:
     return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == PACKAGE
 
 
-def _hide(module: types.ModuleType) -> None:
-    missing, replaced = MISSING.get(module, set()), REPLACED.get(module, {})
-    names = frozenset(missing) | frozenset(replaced)
-    get, frame_of, title = types.ModuleType.__getattribute__, sys._getframe, module.__name__
+class Hidden(types.ModuleType):
+    """A module as the package sees it: without the missing names, with the replaced ones."""
 
-    class Hidden(types.ModuleType):
-        def __getattribute__(self, name: str) -> Any:
-            if name in names and frame_of(1).f_globals.get("__name__", "").partition(".")[0] == PACKAGE:
-                if name in missing:
-                    raise AttributeError(f"module {title!r} has no attribute {name!r}")
-                return replaced[name]
-            return get(self, name)
+    def __init__(self, module: types.ModuleType) -> None:
+        super().__init__(module.__name__)
+        vars(self).update(REPLACED.get(module, {}), _module=module, _missing=MISSING.get(module, set()))
 
-        def __reduce__(self) -> Any:  # functions of a script are pickled with the modules that they use
-            return importlib.import_module, (title,)
+    def __getattr__(self, name: str) -> Any:
+        if name in self._missing:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(self._module, name)
 
-    module.__class__ = Hidden
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._module, name, value)
+
+    def __reduce__(self) -> Any:  # functions of a script are pickled with the modules that they use
+        return importlib.import_module, (self.__name__,)
 
 
+HIDDEN: dict[types.ModuleType, Hidden] = {}
 _import = builtins.__import__
 
 
 def _import_hidden(name, globals=None, locals=None, fromlist=(), level=0):
-    if level == 0 and name in MODULES and (globals or {}).get("__name__", "").partition(".")[0] == PACKAGE:
+    if level or (globals or {}).get("__name__", "").partition(".")[0] != PACKAGE:
+        return _import(name, globals, locals, fromlist, level)
+    if name in MODULES:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    return _import(name, globals, locals, fromlist, level)
+    module = _import(name, globals, locals, fromlist, level)
+    return HIDDEN.get(module, module)
 
 
 def _locking(descriptor: int, mode: int, count: int) -> None:
@@ -153,16 +158,15 @@ def _as_on_windows(event: str, arguments: tuple[Any, ...]) -> None:
             raise OSError(errno.EINVAL, "no name of a file on Windows", path)
 
 
-if __name__ == "sitecustomize" and os.environ.get("SIMULATED_PLATFORM") == "darwin":
-    MISSING, REPLACED = {os: {"sched_getaffinity", "pidfd_open", "memfd_create"}}, {sys: {"platform": "darwin"}}
-    for each in (os, sys):
-        _hide(each)
-elif __name__ == "sitecustomize":
-    sys.modules["msvcrt"] = _msvcrt
+if __name__ == "sitecustomize":
+    if os.environ.get("SIMULATED_PLATFORM") == "darwin":
+        MODULES = set()
+        MISSING, REPLACED = {os: {"sched_getaffinity", "pidfd_open", "memfd_create"}}, {sys: {"platform": "darwin"}}
+    else:
+        sys.modules["msvcrt"] = _msvcrt
+        subprocess.Popen.__init__ = _begin_process
+        subprocess.Popen.send_signal = _send_signal
+        asyncio.SelectorEventLoop.add_signal_handler = _no_signal_handler
+        sys.addaudithook(_as_on_windows)
+    HIDDEN.update({each: Hidden(each) for each in {*MISSING, *REPLACED}})
     builtins.__import__ = _import_hidden
-    subprocess.Popen.__init__ = _begin_process
-    subprocess.Popen.send_signal = _send_signal
-    asyncio.SelectorEventLoop.add_signal_handler = _no_signal_handler
-    sys.addaudithook(_as_on_windows)
-    for each in {*MISSING, *REPLACED}:
-        _hide(each)

@@ -18,20 +18,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib import resources
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
+from pydantic import Field
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from ...config import COMMAS
 from ...errors import UserError
 from ...http import (
     Admission,
@@ -39,12 +40,14 @@ from ...http import (
     AdmittingServer,
     ApiKeys,
     BadRequestError,
+    Body,
     Endpoint,
     EventStream,
     HttpError,
     NotServedError,
     RequestLimits,
     WebPages,
+    checked,
     disconnected,
     encode,
     new_app,
@@ -139,80 +142,54 @@ async def _mark(source: ShownRun) -> str:
         return ""
 
 
-# Arguments in the query string of requests.
-
-
-_STATUSES: Final = frozenset(get_args(RolloutStatus))
-_LONGEST: Final = 500
 MAX_PAGE: Final = 200
 """Most items of one page."""
 
-
-def rollout_conditions(query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the conditions of a query string, as arguments of `LightningStore.list_rollouts`.
-
-    Raises:
-        BadRequestError: a field has a wrong value.
-    """
-    status = [name for name in query.get("status", "").split(",") if name]
-    for name in status:
-        if name not in _STATUSES:
-            raise BadRequestError(
-                f"status {name[:40]!r}: expected one of {', '.join(sorted(_STATUSES))}", param="status"
-            )
-    step = _whole_number(query, "step")
-    return {
-        "status_in": status or None,
-        "step": None if step is None else step - 1,  # stores have the number of steps finished before
-        "reward_min": _number(query, "reward_min"),
-        "reward_max": _number(query, "reward_max"),
-        "mode": _text(query, "mode"),
-        "group": _text(query, "group"),
-        "worker_contains": _text(query, "worker"),
-        "input_contains": _text(query, "task"),
-        "text": _text(query, "text"),
-    }
+ShortText: TypeAlias = Annotated[str, Field(max_length=500)]
+WholeNumber: TypeAlias = Annotated[int, Field(ge=0, lt=10**18)]
 
 
-def _whole_number(query: Mapping[str, str], name: str) -> int | None:
-    text = query.get(name)
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise BadRequestError(f"{name} {text[:40]!r}: expected a whole number", param=name)
-    return int(text)
+class PageQuery(Body):
+    """The query string of a list."""
+
+    limit: int = Field(default=100, ge=1, le=MAX_PAGE)
+    cursor: WholeNumber | None = None
 
 
-def limit_of(query: Mapping[str, str]) -> int:
-    """Return the number of items of a page.
+class RolloutsQuery(PageQuery):
+    """The query string of the list of rollouts, with its filters."""
 
-    Raises:
-        BadRequestError: it is not a number from 1 to `MAX_PAGE`.
-    """
-    text = query.get("limit", "100")
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= MAX_PAGE:
-        raise BadRequestError(f"limit {text[:40]!r}: expected a number between 1 and {MAX_PAGE}", param="limit")
-    return int(text)
+    status: Annotated[list[RolloutStatus], COMMAS] | None = None
+    step: WholeNumber | None = None
+    reward_min: float | None = None
+    reward_max: float | None = None
+    mode: ShortText | None = None
+    group: ShortText | None = None
+    worker: ShortText | None = None
+    task: ShortText | None = None
+    text: ShortText | None = None
+
+    def conditions(self) -> dict[str, Any]:
+        """Return the filters as arguments of `LightningStore.list_rollouts`."""
+        return {
+            "status_in": self.status,
+            "step": None if self.step is None else self.step - 1,  # stores have the number of steps finished before
+            "reward_min": self.reward_min,
+            "reward_max": self.reward_max,
+            "mode": self.mode,
+            "group": self.group,
+            "worker_contains": self.worker,
+            "input_contains": self.task,
+            "text": self.text,
+        }
 
 
-def _text(query: Mapping[str, str], name: str) -> str | None:
-    text = query.get(name) or None
-    if text is not None and len(text) > _LONGEST:
-        raise BadRequestError(f"{name}: longer than {_LONGEST} characters", param=name)
-    return text
+QueryT = TypeVar("QueryT", bound=PageQuery)
 
 
-def _number(query: Mapping[str, str], name: str) -> float | None:
-    text = query.get(name)
-    if not text:
-        return None
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if math.isnan(number):
-        raise BadRequestError(f"{name} {text[:40]!r}: expected a number", param=name)
-    return number
+def _query(kind: type[QueryT], request: Request) -> QueryT:
+    """Return the query string of a request; an empty field counts as missing."""
+    return checked(kind, {name: value for name, value in request.query_params.items() if value})
 
 
 API: Final = "/dashboard/api"
@@ -293,9 +270,8 @@ async def _doctor(source: ShownRun, request: Request) -> Any:
 
 
 async def _rollouts(source: ShownRun, request: Request) -> Any:
-    query = request.query_params
-    conditions, limit, before = rollout_conditions(query), limit_of(query), _whole_number(query, "cursor")
-    rows, after = await rollout_rows(await source.store(), conditions, limit, before)
+    query = _query(RolloutsQuery, request)
+    rows, after = await rollout_rows(await source.store(), query.conditions(), query.limit, query.cursor)
     return {"items": rows, "next": None if after is None else str(after)}
 
 
@@ -320,9 +296,8 @@ async def _tokens(source: ShownRun, request: Request) -> Any:
 
 
 async def _groups(source: ShownRun, request: Request) -> Any:
-    query = request.query_params
-    limit, before = limit_of(query), _whole_number(query, "cursor")
-    rows, after = await group_rows(await source.store(), limit, before)
+    query = _query(PageQuery, request)
+    rows, after = await group_rows(await source.store(), query.limit, query.cursor)
     return {"items": rows, "next": None if after is None else str(after)}
 
 

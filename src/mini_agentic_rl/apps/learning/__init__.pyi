@@ -3,6 +3,10 @@ from .book import SessionBook as SessionBook
 from .client import Session as Session
 from .client import Sessions as Sessions
 from .client import session as session
+from .command import USE_LOOP as USE_LOOP
+from .command import LearnSettings as LearnSettings
+from .command import UseSettings as UseSettings
+from .command import use_loop as use_loop
 from .job import EndedSessions as EndedSessions
 from .job import learn_job as learn_job
 from .learner import UseLearner as UseLearner
@@ -16,14 +20,9 @@ from .record import SessionReward as SessionReward
 from .record import UnknownSessionError as UnknownSessionError
 from .record import is_session as is_session
 from .record import latest_rewards as latest_rewards
-from .record import metadata_with as metadata_with
 from .record import read_record as read_record
 from .routes import session_gate as session_gate
 from .routes import transcript as transcript
-from .settings import USE_LOOP as USE_LOOP
-from .settings import LearnSettings as LearnSettings
-from .settings import UseSettings as UseSettings
-from .settings import use_loop as use_loop
 from .use import Published as Published
 from .use import UseFolder as UseFolder
 from .use import UseOfServer as UseOfServer

@@ -14,10 +14,10 @@ from ...policy import DEFAULT_ADAPTER, LoraSettings, Policy
 from ...rewards import JudgementError, RelativeJudge
 from ...store import open_store
 from .book import Judgement, SessionBook
+from .command import LearnSettings, use_loop
 from .learner import UseLearner
 from .record import SessionError, SessionRecord, read_record
 from .routes import transcript
-from .settings import LearnSettings, use_loop
 from .use import UseFolder
 
 logger = logging.getLogger(__name__)

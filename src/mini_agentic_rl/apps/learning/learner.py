@@ -26,8 +26,9 @@ from ...gateway import save_kept_tokenizer
 from ...metrics import MetricsLogger
 from ...policy import LearnerSettings, Policy, load_weights, save_weights
 from ...store import LightningStore
-from . import UseFolder, metadata_with, read_record
-from .settings import UseSettings
+from .command import UseSettings
+from .record import SESSION_KEY, read_record
+from .use import UseFolder
 from .waiting import Baselines, JudgedSession, Lesson, WaitingSessions, advantages, choose, read_session
 
 logger = logging.getLogger(__name__)
@@ -212,8 +213,10 @@ class UseLearner:
         record = None if rollout is None else read_record(rollout)
         if rollout is None or record is None or record.attempt_id != attempt_id:
             return False
+        metadata = dict(rollout.metadata or {})
+        metadata[SESSION_KEY] = {**metadata[SESSION_KEY], **facts}
         try:
-            await self.store.update_rollout(rollout_id, metadata=metadata_with(rollout, **facts))
+            await self.store.update_rollout(rollout_id, metadata=metadata)
         except ValueError:
             return False
         return True

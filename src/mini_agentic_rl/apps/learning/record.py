@@ -169,12 +169,6 @@ def read_record(rollout: Rollout) -> SessionRecord | None:
     )
 
 
-def metadata_with(rollout: Rollout, **facts: Any) -> dict[str, Any]:
-    """Return the metadata of a session's rollout with some facts about the session changed."""
-    metadata = dict(rollout.metadata or {})
-    return {**metadata, SESSION_KEY: {**metadata.get(SESSION_KEY, {}), **facts}}
-
-
 # The rewards of a session, and of single answers in it, are spans of the session.
 #
 # Each is an annotation with a reward of the whole rollout, as `emit_reward(…, final=True)` writes it, so that every

@@ -16,8 +16,7 @@ from ...algorithm.advantages import EPSILON, group_normalized
 from ...algorithm.losses import Floats
 from ...tokens import GREEDY_BELOW, CompletionRecord
 from ...types import Span
-from . import Answer, SessionRecord, SessionReward, latest_rewards
-from .record import answer_of
+from .record import Answer, SessionRecord, SessionReward, answer_of, latest_rewards
 
 # Lessons: the calls of a judged session and the reward that they share.
 

@@ -19,9 +19,9 @@ import yaml
 
 from ...config import LightningEnvVar, resolve_bool_env_var, resolve_int_env_var, resolve_str_env_var
 from ...errors import UserError
+from ...execution import RaySettings
 from ...execution.base import AlgorithmBundle, ExecutionStrategy, RunnerBundle, ThreadingEvent
 from ...execution.client_server import Patience
-from ...execution.ray_settings import RaySettings
 from ...execution.roles import run_side_by_side, run_until_set
 from ...http import reached_at
 from ...logging import PACKAGE_LOGGER

@@ -7,14 +7,13 @@ answers; its questions are divided into splits by their hash.
 
 from __future__ import annotations
 
-import json
 import re
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...datasets import DatasetError, Row, TaskRows, choose, select
+from ...datasets import DatasetError, Row, TaskRows, choose, located, select
 
 LEVELS: tuple[int, ...] = (1, 2, 3)
 """1 needs a few steps and at most one tool, 3 long chains of tools."""
@@ -47,8 +46,9 @@ def load_gaia(
     unknown = [level for level in levels if level not in LEVELS]
     if unknown or not levels:
         raise DatasetError(f"levels must be one or more of {LEVELS}, not {tuple(levels)}")
-    folder = _folder(Path(path))
-    rows = [_row(record, where, folder) for record, where in _records(folder)]
+    metadata = _metadata(Path(path))
+    folder = metadata.parent
+    rows = [_row(record, where, folder) for where, record in located(metadata)]
     answered = [row for row in rows if row["answer"] not in _NO_ANSWER]
     if not answered:
         raise DatasetError(
@@ -58,11 +58,11 @@ def load_gaia(
     return choose([row for row in chosen if row["level"] in levels], size, seed)
 
 
-def _folder(path: Path) -> Path:
-    """Return the folder that holds the metadata."""
+def _metadata(path: Path) -> Path:
     for folder in (path, path / "validation", path / _ANSWERED):
-        if (folder / "metadata.jsonl").is_file() or (folder / "metadata.parquet").is_file():
-            return folder
+        for file in (folder / "metadata.jsonl", folder / "metadata.parquet"):
+            if file.is_file():
+                return file
     raise DatasetError(
         f"{path} holds no metadata.jsonl or metadata.parquet, nor does {_ANSWERED} in it; give a local "
         "copy of the data set gaia-benchmark/GAIA (accept its terms on the Hugging Face Hub, then download it)",
@@ -70,40 +70,7 @@ def _folder(path: Path) -> Path:
     )
 
 
-def _records(folder: Path) -> Iterator[tuple[Any, str]]:
-    """Yield each record, with the words that begin the message of an error about it."""
-    path = folder / "metadata.jsonl"
-    if not path.is_file():
-        path = folder / "metadata.parquet"
-        for index, record in enumerate(_parquet(path)):
-            yield record, f"{path}, row {index}"
-        return
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{path}: cannot be read ({error})") from error
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                yield json.loads(line), f"{path}, line {number}"
-            except ValueError as error:
-                raise DatasetError(f"{path}, line {number}: not valid JSON ({error})") from error
-
-
-def _parquet(path: Path) -> list[dict[str, Any]]:
-    import pyarrow
-    from pyarrow import parquet
-
-    try:
-        records: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DatasetError(f"{path}: cannot be read ({error})") from error
-    return records
-
-
-def _row(record: Any, where: str, folder: Path) -> Row:
-    if not isinstance(record, dict):
-        raise DatasetError(f"{where}: must be an object, not {type(record).__name__}")
+def _row(record: Mapping[str, Any], where: str, folder: Path) -> Row:
     question = record.get("Question")
     if not isinstance(question, str) or not question.strip():
         raise DatasetError(f'{where}: field "Question" is missing or empty')

@@ -21,8 +21,7 @@ from ...config import HarnessSettings
 from ...environments import Endpoint
 from ...errors import UserError
 from ...redaction import remember_secrets, without_secrets
-from .docker import DockerSandbox
-from .kubernetes import KubernetesSandbox
+from .containers import DockerSandbox, KubernetesSandbox
 from .process import BubblewrapSandbox, ProcessSandbox
 from .results import added_modules, changed_files, fill_test_folder
 from .sandbox import (

@@ -1,6 +1,6 @@
 """The stories of the arithmetic problems.
 
-A story is either composed of clauses (`grammar.py`, words in `scenes.toml`) or written as a whole (`written.py`,
+A story is either composed of clauses (`grammar.py`, words in `scenes.toml`) or written as a whole (`story.py`,
 thousands of wordings in `texts/`). The stories in `transfer.toml` are never trained on.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 
 from .grammar import compose
-from .story import TRANSFER, Problem, Story
-from .written import read_written
+from .story import TRANSFER, Problem, Story, read_written
 
 __all__ = ["LEVELS", "STORIES", "TRANSFER", "Problem", "Story", "draw_problem"]
 

@@ -1,6 +1,6 @@
 """The process of a database: it receives queries and returns their rows or an error.
 
-    python -m mini_agentic_rl.recipes.sql.tool.worker DATABASE LIMITS IMMUTABLE NICENESS
+    python -m mini_agentic_rl.recipes.sql.worker DATABASE LIMITS IMMUTABLE NICENESS
 
 After it has opened the file, the process may write no file and its memory is limited. `SqlDatabase` kills it when a
 query is late.
@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ....processes import NotReadyError, confine, lower_priority, serve_answers
-from .connection import QueryError, QueryLimits, ReadOnlyConnection, SqlToolError
+from ...processes import NotReadyError, confine, lower_priority, serve_answers
+from .tool import QueryError, QueryLimits, ReadOnlyConnection, SqlToolError
 
 
 def answer(connection: ReadOnlyConnection, question: dict[str, Any]) -> dict[str, Any]:

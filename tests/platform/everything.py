@@ -1,25 +1,43 @@
-"""Serve a store and a model, run agents in processes, lock a folder, keep checkpoints, and bound helper processes."""
+"""Use the package as on Windows: import every module and public name, show the help of every command, run `doctor`,
+resume a killed training, serve a store and a model, run agents in processes, lock a folder, keep checkpoints, and bound
+helper processes.
+
+It is one process, because importing all takes longer than all of the rest.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import bounded_helpers
+import letters
 from openai import AsyncOpenAI
+from typer.main import get_command
+from typer.testing import CliRunner
 
+import mini_agentic_rl
 from gateway.tiny_server import tiny_server
 from mini_agentic_rl import LightningStoreClient, SqlLightningStore, Trainer
 from mini_agentic_rl.algorithm import Baseline
+from mini_agentic_rl.errors import MissingPackageError
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
-from mini_agentic_rl.files import one_writer
+from mini_agentic_rl.files import atomic, one_writer
 from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.store import LightningStoreServer
 from mini_agentic_rl.trainer import RunFolder
+
+POSIX_PROGRAMS = "mini_agentic_rl.recipes.harness.programs"
+"""Run by an interpreter of their own, where commands can be agents: on Linux and macOS."""
 
 SECOND_WRITER = """
 import sys
@@ -28,6 +46,55 @@ from mini_agentic_rl.files import one_writer
 with one_writer(Path(sys.argv[1])):
     pass
 """
+
+
+def import_every_name() -> None:
+    failures, names = [], 0
+
+    def failed(name: str) -> None:
+        if not isinstance(sys.exc_info()[1], MissingPackageError):
+            failures.append((name, repr(sys.exc_info()[1])))
+
+    for info in walk_packages(mini_agentic_rl.__path__, "mini_agentic_rl.", onerror=failed):
+        if info.name.endswith("__main__") or info.name.startswith(POSIX_PROGRAMS):
+            continue
+        try:
+            module = import_module(info.name)
+            for name in getattr(module, "__all__", ()):
+                getattr(module, name)
+                names += 1
+        except Exception:
+            failed(info.name)
+    assert not failures, failures
+    assert names > 800
+
+
+def show_the_help_of_every_command() -> None:
+    main = get_command(mini_agentic_rl.cli.app)
+    assert len(main.commands) > 20
+    for command in ([], *([name] for name in main.commands)):
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            assert not main.main([*command, "--help"], standalone_mode=False)
+        assert "Usage" in shown.getvalue(), command
+    doctor = CliRunner().invoke(mini_agentic_rl.cli.app, ["doctor", "--no-speed-test"], env={"COLUMNS": "300"})
+    assert "checked 20 times a second" in doctor.output, doctor.output
+
+
+def train(folder: Path, **how: Any) -> Mapping[str, Any]:
+    """Train two letters; return the summary."""
+    trained = letters.algorithm(**letters.RESUMABLE)
+    letters.run(trained, letters.Letters(), letters.TASKS, folder, [letters.CountLetters()], **how)
+    return trained.summary
+
+
+def resume_a_killed_training(folder: Path) -> None:
+    killed = os.fork()
+    if not killed:
+        train(folder, die_after=3)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(killed, 0)[1]) == signal.SIGKILL
+    assert train(folder, resume=True)["steps"] == 4
+    assert not list((folder / "checkpoints").glob(".*"))
 
 
 @rollout
@@ -95,7 +162,11 @@ def keep_checkpoints(path: Path) -> None:
 
 
 def main() -> None:
+    assert not eval("hasattr(os, 'fork')", vars(atomic)), "the simulation is off"
     folder = Path(sys.argv[1])
+    resume_a_killed_training(folder / "killed")  # first, because it forks
+    import_every_name()
+    show_the_help_of_every_command()
     asyncio.run(serve_a_store_on_a_file(folder))
     run_agents_in_processes(folder)
     asyncio.run(ask_a_model())

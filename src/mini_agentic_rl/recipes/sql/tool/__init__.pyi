@@ -1,9 +1,0 @@
-from .connection import Cell as Cell
-from .connection import QueryError as QueryError
-from .connection import QueryLimits as QueryLimits
-from .connection import QueryResult as QueryResult
-from .connection import SqlToolError as SqlToolError
-from .connection import cell_text as cell_text
-from .connection import rows_text as rows_text
-from .connection import schema_text as schema_text
-from .database import SqlDatabase as SqlDatabase
