@@ -15,9 +15,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
+from typing import Any
 
 import bounded_helpers
 import letters
