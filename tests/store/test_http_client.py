@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import multiprocessing
@@ -22,7 +23,8 @@ from mini_agentic_rl.store import (
     LightningStoreServer,
 )
 from mini_agentic_rl.store.http import routes
-from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, RolloutConfig
+from mini_agentic_rl.store.http.wire_json import encode
+from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, Rollout, RolloutConfig, Span
 
 from .test_contract import span_of
 
@@ -360,3 +362,18 @@ async def test_a_pickled_server_is_a_client_with_its_key() -> None:
     assert (await server.statistics())["total_rollouts"] == 1
     await copy.close()
     await server.close()
+
+
+def test_a_large_model_is_written_with_its_infinities_and_its_extra_fields():
+    rollout = Rollout(rollout_id="r", input={"x": [math.inf] * 20_000}, start_time=1.0, status="queuing", mode="train")
+    written = json.loads(encode([rollout], ""))
+    assert written == [rollout.model_dump()]
+    assert written[0]["input"]["x"][0] == math.inf
+    span = Span.from_attributes(attributes={"a": "b" * 90_000}, rollout_id="r", attempt_id="a", sequence_id=1)
+    span = Span.model_validate({**span.model_dump(), "extra": [1]})
+    assert json.loads(encode(span, "")) == json.loads(span.model_dump_json())
+
+
+def test_what_cannot_be_sent_is_named_in_a_large_value_too():
+    with pytest.raises(ValueError, match=r"a\[1\].b cannot be sent"):
+        encode({"a": ["x" * 100_000, {"b": object()}]}, "")
