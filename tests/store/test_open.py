@@ -16,7 +16,6 @@ from mini_agentic_rl.store import (
     InMemoryLightningStore,
     LightningStore,
     LightningStoreClient,
-    LightningStoreServer,
     SqlLightningStore,
     import_store,
 )
@@ -121,11 +120,9 @@ async def record(store):
     return store
 
 
-async def test_finished_rollouts_of_a_server_come_with_their_attempts_spans_and_resources(tmp_path):
+async def test_finished_rollouts_of_a_server_come_with_their_attempts_spans_and_resources(serve, tmp_path):
     original = await record(InMemoryLightningStore())
-    server = LightningStoreServer(original, port=0)
-    await server.start()
-    client = LightningStoreClient(server.endpoint)
+    _, client = await serve(original)
     store = SqlLightningStore(tmp_path / "store.db")
     imported = await import_store(client, store)
     assert (imported.rollouts, imported.attempts, imported.spans, imported.resources) == (2, 3, 4, 1)
@@ -144,8 +141,6 @@ async def test_finished_rollouts_of_a_server_come_with_their_attempts_spans_and_
     again = await import_store(client, store)
     assert (again.rollouts, again.spans, again.resources, again.known) == (0, 0, 0, 2)
     await store.close()
-    await client.close()
-    await server.close()
 
 
 def test_the_command_imports_and_names_what_is_missing(tmp_path):

@@ -9,7 +9,6 @@ import gzip
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -33,23 +32,21 @@ from mini_agentic_rl.store import (
     LightningStoreError,
     LightningStoreServer,
     SqlLightningStore,
-    StoreLimits,
 )
 from mini_agentic_rl.store.http import otlp
 from mini_agentic_rl.store.http.otlp import OtlpIntake, SpanPlaces, TooMuchError, find_spans, status_message
 from mini_agentic_rl.store.http.otlp import span_of as span_from_proto
 from mini_agentic_rl.types import AttemptedRollout, Span
 
+from .conftest import Serve
+
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 LIMIT = 100_000
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[LightningStoreServer]:
-    made = LightningStoreServer(InMemoryLightningStore(), port=0, limits=StoreLimits(max_body_bytes=LIMIT))
-    await made.start()
-    yield made
-    await made.close()
+async def server(serve: Serve) -> LightningStoreServer:
+    return (await serve(limits={"max_body_bytes": LIMIT}))[0]
 
 
 def _names(claimed: AttemptedRollout) -> dict[str, str]:
@@ -96,10 +93,9 @@ provider.shutdown()
 """
 
 
-async def test_the_spans_of_an_agent_in_another_process_are_stored_with_its_attempt() -> None:
+async def test_the_spans_of_an_agent_in_another_process_are_stored_with_its_attempt(serve: Serve) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="real exporters are left unchecked")
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, api_key="secret")
-    await server.start()
+    server, _ = await serve(api_key="secret")
     claimed = await server.start_rollout("task")
     ids = (claimed.rollout_id, claimed.attempt.attempt_id)
     process = await asyncio.create_subprocess_exec(
@@ -120,7 +116,6 @@ async def test_the_spans_of_an_agent_in_another_process_are_stored_with_its_atte
     rollout = await server.get_rollout_by_id(claimed.rollout_id)
     assert rollout is not None
     assert rollout.status == "running"
-    await server.close()
 
 
 def test_a_span_that_came_over_otlp_is_the_span_that_the_sdk_saw() -> None:
@@ -256,18 +251,16 @@ async def test_what_is_no_export_is_refused_as_otlp_asks(server: LightningStoreS
     assert (large.status_code, f"exceeds {LIMIT} bytes" in message(large)) == (413, True)
 
 
-async def test_spans_are_asked_for_again_when_the_store_cannot_take_them() -> None:
+async def test_spans_are_asked_for_again_when_the_store_cannot_take_them(serve: Serve) -> None:
     class Full(InMemoryLightningStore):
         async def add_many_spans(self, spans):  # type: ignore[no-untyped-def]  # it never returns
             raise LightningStoreError("the disk is full")
 
-    server = LightningStoreServer(Full(), port=0)
-    await server.start()
+    server, _ = await serve(Full())
     claimed = await server.start_rollout("task")
     response = await _post(server, _raw_request(_names(claimed)))
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert b"the disk is full" in response.content
-    await server.close()
 
 
 @settings(max_examples=30, suppress_health_check=list(HealthCheck), database=None)
