@@ -140,20 +140,17 @@ IDS: Final[dict[Kind, tuple[str, ...]]] = {
 _JSON_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
     "rollout": ("input", "config", "metadata"),
     "attempt": ("metadata",),
-    "span": (),
+    "span": ("status", "attributes", "events", "links", "context", "parent", "resource"),
     "resources": ("resources",),
     "worker": ("heartbeat_stats",),
 }
-"""Fields that databases keep as JSON, in a column `FIELD_json`; a span has one column for all of them, `body_json`."""
-_OF_SPAN: Final = ("rollout_id", "attempt_id", "sequence_id", "trace_id", "span_id", "parent_id", "name")
-_SPAN_COLUMNS: Final = (*_OF_SPAN, "start_time", "end_time")
+"""Fields that databases keep as JSON, each in a column `FIELD_json`; those of a span together in `body_json`, with any
+further fields."""
 SORTABLE: Final[dict[Kind, tuple[str, ...]]] = {
-    kind: _SPAN_COLUMNS
-    if kind == "span"
-    else tuple(name for name in model.model_fields if name not in _JSON_FIELDS[kind])
-    for kind, model in MODELS.items()
+    kind: tuple(name for name in model.model_fields if name not in _JSON_FIELDS[kind]) for kind, model in MODELS.items()
 }
 """Fields by which `sort_by` may order; databases have a column of the same name for each."""
+_SPAN_COLUMNS: Final = set(SORTABLE["span"])
 
 
 @dataclass(frozen=True)
@@ -319,7 +316,7 @@ def body_json(span: Span) -> str:
     Raises:
         ValueError: they cannot be expressed as JSON.
     """
-    body = span.model_dump(exclude=set(_SPAN_COLUMNS))
+    body = span.model_dump(exclude=_SPAN_COLUMNS)
     try:
         return pydantic_core.to_json(body, inf_nan_mode="constants").decode()
     except ValueError:  # text that is not Unicode, which only the slower encoder can write; or not JSON
@@ -334,15 +331,13 @@ def columns_of(kind: Kind, item: BaseModel) -> Values:
     """
     fields = vars(item)
     values: Values = {name: fields[name] for name in SORTABLE[kind]}
+    if isinstance(item, Span):
+        return values | {"reward": stored_reward(item.name, item.attributes), "body_json": body_json(item)}
     for name in _JSON_FIELDS[kind]:
         value = fields[name]
-        is_config = isinstance(value, RolloutConfig)
-        values[f"{name}_json"] = value.model_dump_json() if is_config else to_json(value)
+        values[name + "_json"] = value.model_dump_json() if name == "config" else to_json(value)
     if isinstance(item, Rollout):
         values["step"], values["group_id"] = step_and_group(item.metadata)
-    elif isinstance(item, Span):
-        values["reward"] = stored_reward(item.name, item.attributes)
-        values["body_json"] = body_json(item)
     return values
 
 

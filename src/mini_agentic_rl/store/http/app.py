@@ -43,7 +43,7 @@ from ..ledger_store import LedgerStore
 from . import routes
 from .otlp import PROTOBUF, OtlpIntake, TooMuchError, status_message
 from .routes import Route
-from .wire_json import TooManyItemsError, check_counts, encode, is_large
+from .wire_json import TooManyItemsError, check_counts, encode, is_large, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -287,7 +287,7 @@ async def _answer(
             arguments = route.held(arguments)
     except ValidationError as error:
         is_null = any(fault["input"] is None for fault in error.errors(include_url=False))
-        return failure(400 if is_null else 422, _message_of(error), "ValueError")
+        return failure(400 if is_null else 422, message_of(error), "ValueError")
     except TooManyItemsError as error:
         return failure(413, str(error), "ValueError")
     except ValueError as error:
@@ -337,11 +337,6 @@ def _traces_error(error: HttpError) -> Response:
     # OpenTelemetry's exporters for Python retry after 503, and drop the spans after 429
     status = 503 if isinstance(error, OverloadedError) else error.status
     return Response(status_message(error.message), status, error.headers, PROTOBUF)
-
-
-def _message_of(error: ValidationError) -> str:
-    faults = (f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}" for fault in error.errors())
-    return "; ".join(faults)
 
 
 async def _fail_unsendable(store: LightningStore, claimed: Sequence[AttemptedRollout]) -> list[AttemptedRollout]:
