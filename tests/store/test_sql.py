@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
@@ -31,25 +30,6 @@ from .test_contract import check_reopened, span_of
 async def test_a_reopened_store_holds_what_it_held(tmp_path: Path) -> None:
     store = SqlLightningStore(tmp_path / "runs" / "store.db")
     await check_reopened(store, lambda: SqlLightningStore(f"sqlite:///{store.path}"))
-
-
-async def test_a_pickled_store_opens_the_same_file(tmp_path: Path) -> None:
-    store = SqlLightningStore(tmp_path / "store.db", synchronous="full")
-    queued = await store.enqueue_rollout("a")
-    other = pickle.loads(pickle.dumps(store))
-    claimed = await other.dequeue_rollout()
-    assert claimed.rollout_id == queued.rollout_id
-    await other.close()
-    await store.close()
-
-
-async def test_a_batch_with_a_task_that_is_not_json_changes_nothing(tmp_path: Path) -> None:
-    store = SqlLightningStore(tmp_path / "store.db")
-    requests = [EnqueueRolloutRequest(input=1), EnqueueRolloutRequest(input=object())]
-    with pytest.raises(ValueError, match="as JSON"):
-        await store.enqueue_many_rollouts(requests)
-    assert await store.dequeue_rollout() is None
-    await store.close()
 
 
 async def test_a_file_of_a_newer_schema_version_is_refused(tmp_path: Path) -> None:

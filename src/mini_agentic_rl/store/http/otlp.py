@@ -105,19 +105,27 @@ class OtlpIntake:
 def _decoded(body: bytes, part: Sequence[SpanPlace], headers: Sequence[bytes], refused: Counter[str]) -> list[Span]:
     """Return the well-formed spans of a slice that name an attempt; count the others as refused."""
     spans = []
-    resources: dict[int, OtelResource] = {}
+    resources = {group: _resource_of(headers[group]) for group in {place[0] for place in part}}
     for group, start, end, _ in part:
+        resource = resources[group]
         try:
-            if group not in resources:
-                header = ResourceSpans.FromString(headers[group])
-                attributes = _attributes(header.resource.attributes)
-                resources[group] = OtelResource(attributes=attributes, schema_url=header.schema_url)
-            spans.append(span_of(ProtoSpan.FromString(body[start:end]), resources[group]))
+            if isinstance(resource, DecodeError):
+                raise resource
+            spans.append(span_of(ProtoSpan.FromString(body[start:end]), resource))
         except DecodeError as error:
             refused[f"a span is not well formed: {error}"[:_LONGEST_REASON]] += 1
         except ValueError as error:
             refused[str(error)[:_LONGEST_REASON]] += 1
     return spans
+
+
+def _resource_of(header: bytes) -> OtelResource | DecodeError:
+    """Return the resource of spans, or the error if it is not well formed."""
+    try:
+        of_spans = ResourceSpans.FromString(header)
+    except DecodeError as error:
+        return error
+    return OtelResource(attributes=_attributes(of_spans.resource.attributes), schema_url=of_spans.schema_url)
 
 
 def _stepped(finder: Generator[None, None, SpanPlaces]) -> SpanPlaces | None:
