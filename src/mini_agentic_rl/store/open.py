@@ -165,7 +165,20 @@ async def import_store(source: LightningStore, destination: LightningStore) -> I
             setting="store",
         )
     counts = Imported()
-    await _import_resources(source, destination, counts)
+    updates = sorted(await source.query_resources(), key=lambda update: update.update_time)
+    workers = await source.query_workers()
+    gone = {"status": "unknown", "current_rollout_id": None, "current_attempt_id": None}
+
+    def write(tables: Tables) -> tuple[int, int]:
+        new_updates = [update for update in updates if tables.resources(update.resources_id) is None]
+        for update in new_updates:
+            tables.write_resources(update)
+        new_workers = [worker for worker in workers if tables.worker(worker.worker_id) is None]
+        for worker in new_workers:
+            tables.write_worker(worker.model_copy(update=gone))
+        return len(new_updates), len(new_workers)
+
+    counts.resources, counts.workers = await destination.take_over(write)
     offset, total = 0, 1
     while offset < total:
         page = await source.query_rollouts(sort_by="start_time", limit=_PAGE, offset=offset)
@@ -175,20 +188,7 @@ async def import_store(source: LightningStore, destination: LightningStore) -> I
             else:
                 counts.unfinished += 1
         offset, total = offset + len(page), page.total if len(page) else 0
-    await _import_workers(source, destination, counts)
     return counts
-
-
-async def _import_resources(source: LightningStore, destination: LedgerStore, counts: Imported) -> None:
-    updates = sorted(await source.query_resources(), key=lambda update: update.update_time)
-
-    def write(tables: Tables) -> int:
-        new = [update for update in updates if tables.resources(update.resources_id) is None]
-        for update in new:
-            tables.write_resources(update)
-        return len(new)
-
-    counts.resources = await destination.take_over(write)
 
 
 async def _import_rollout(rollout: Rollout, source: LightningStore, destination: LedgerStore, counts: Imported) -> None:
@@ -220,16 +220,3 @@ async def _import_rollout(rollout: Rollout, source: LightningStore, destination:
     counts.rollouts += 1
     counts.attempts += len(attempts)
     counts.spans += stored_spans
-
-
-async def _import_workers(source: LightningStore, destination: LedgerStore, counts: Imported) -> None:
-    workers = await source.query_workers()
-    gone = {"status": "unknown", "current_rollout_id": None, "current_attempt_id": None}
-
-    def write(tables: Tables) -> int:
-        new = [worker for worker in workers if tables.worker(worker.worker_id) is None]
-        for worker in new:
-            tables.write_worker(worker.model_copy(update=gone))
-        return len(new)
-
-    counts.workers = await destination.take_over(write)
