@@ -144,26 +144,15 @@ class GenAiAttributes:
     EXECUTE_TOOL: Final = "execute_tool"
 
 
-class CompletionSpanAttributes:
-    """Attributes of the span of an LLM call: OpenTelemetry's GenAI names, then the tokens."""
+class CompletionSpanAttributes(GenAiAttributes):
+    """Attributes of the span of an LLM call: OpenTelemetry's GenAI names, then the tokens.
+
+    The messages of the request, the message of this choice (as the agent received it) and the tools of the request are
+    JSON text.
+    """
 
     SPAN_NAME: Final = "openai.chat.completion"
     SYSTEM: Final = "gen_ai.system"
-    OPERATION: Final = GenAiAttributes.OPERATION
-    AGENT_NAME: Final = GenAiAttributes.AGENT_NAME
-    REQUEST_MODEL: Final = GenAiAttributes.REQUEST_MODEL
-    REQUEST_TEMPERATURE: Final = GenAiAttributes.REQUEST_TEMPERATURE
-    RESPONSE_ID: Final = GenAiAttributes.RESPONSE_ID
-    RESPONSE_MODEL: Final = GenAiAttributes.RESPONSE_MODEL
-    FINISH_REASONS: Final = GenAiAttributes.FINISH_REASONS
-    INPUT_TOKENS: Final = GenAiAttributes.INPUT_TOKENS
-    OUTPUT_TOKENS: Final = GenAiAttributes.OUTPUT_TOKENS
-    INPUT_MESSAGES: Final = GenAiAttributes.INPUT_MESSAGES
-    """JSON text of the request's messages."""
-    OUTPUT_MESSAGES: Final = GenAiAttributes.OUTPUT_MESSAGES
-    """JSON text of the message of this choice, as the agent received it."""
-    TOOL_DEFINITIONS: Final = GenAiAttributes.TOOL_DEFINITIONS
-    """JSON text of the request's tools."""
     REPETITION_PENALTY: Final = "agentlightning.request.repetition_penalty"
     """Repetition penalty of a call; the conventions have no name for it."""
     PROMPT_TOKEN_IDS: Final = "prompt_token_ids"

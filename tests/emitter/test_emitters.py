@@ -317,7 +317,6 @@ def test_a_reward_of_the_whole_rollout_is_told_from_that_of_a_call() -> None:
     assert find_final_reward([whole, call]) == 0.5
 
 
-@pytest.mark.parametrize("tracer", [OtelTracer(), DummyTracer()])
 async def test_a_reward_function_may_return_several_numbers(tracer: Tracer) -> None:
     @reward(primary_key="right", final=True)
     def score(answer: str) -> dict[str, float]:

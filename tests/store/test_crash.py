@@ -1,4 +1,4 @@
-"""A store server that is killed at random moments under load and started again on its file.
+"""A store server that is killed at a random moment under load and started again on its file.
 
 `tests/torture/test_store_machine.py` does it hundreds of times, in PostgreSQL as well.
 """
@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from .crash import Acknowledged, check_kept, kill, load_until, nothing_is_stuck, start_command
+from mini_agentic_rl.store.http.client import LightningStoreClient
 
-ROUNDS = 2
+from .crash import PATIENT, Acknowledged, check_kept, kill, load_until, nothing_is_stuck, start_command
 
 
-async def test_a_server_killed_at_random_moments_loses_nothing_and_leaves_nothing_stuck(tmp_path: Path) -> None:
+async def test_a_server_killed_at_a_random_moment_loses_nothing_and_leaves_nothing_stuck(tmp_path: Path) -> None:
     path, acknowledged = tmp_path / "store.db", Acknowledged()
-    for _ in range(ROUNDS):
-        server, address = await asyncio.to_thread(start_command, path)
-        await load_until(lambda server=server: kill(server), address, acknowledged)
-        await check_kept(path, acknowledged)
+    server, address = await asyncio.to_thread(start_command, path)
+    client = LightningStoreClient(address)
+    acknowledged.queued.add((await client.enqueue_rollout("before", config=PATIENT)).rollout_id)
+    await client.close()
+    await load_until(lambda: kill(server), address, acknowledged)
+    await check_kept(path, acknowledged)
 
     server, address = await asyncio.to_thread(start_command, path)
     await nothing_is_stuck(address, acknowledged)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import math
 import multiprocessing
@@ -22,17 +23,16 @@ from mini_agentic_rl.store import (
     LightningStoreServer,
 )
 from mini_agentic_rl.store.http import routes
-from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, RolloutConfig
+from mini_agentic_rl.store.http.wire_json import encode
+from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, Rollout, RolloutConfig, Span
 
+from .conftest import Serve
 from .test_contract import span_of
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[LightningStoreServer]:
-    made = LightningStoreServer(InMemoryLightningStore(), port=0)
-    await made.start()
-    yield made
-    await made.close()
+async def server(serve: Serve) -> LightningStoreServer:
+    return (await serve())[0]
 
 
 @pytest.fixture
@@ -116,21 +116,17 @@ async def test_an_answer_that_is_lost_is_given_again_and_nothing_is_done_twice(s
         await client.close()
 
 
-async def test_a_request_that_is_asked_again_while_it_is_carried_out_gets_the_one_answer() -> None:
+async def test_a_request_that_is_asked_again_while_it_is_carried_out_gets_the_one_answer(serve: Serve) -> None:
     class Slow(InMemoryLightningStore):
         async def dequeue_many_rollouts(self, *, limit: int = 1, worker_id: str | None = None):  # type: ignore[no-untyped-def]  # as that of the store
             await asyncio.sleep(0.5)
             return await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id)
 
-    server = LightningStoreServer(Slow(), port=0)
-    await server.start()
+    server, impatient = await serve(Slow(), request_timeout=0.2, retry_seconds=10)
     await server.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(2)])
-    impatient = LightningStoreClient(server.endpoint, request_timeout=0.2, retry_seconds=10)
     claimed = await impatient.dequeue_rollout("w")
     assert claimed is not None
     assert (claimed.input, (await server.query_rollouts(status_in=["queuing"])).total) == (0, 1)
-    await impatient.close()
-    await server.close()
 
 
 async def test_calls_go_on_when_the_server_comes_back(
@@ -183,16 +179,14 @@ async def test_something_else_that_answers_is_an_error() -> None:
         await client.close()
 
 
-async def test_a_claim_that_nobody_waits_for_any_more_is_given_back() -> None:
+async def test_a_claim_that_nobody_waits_for_any_more_is_given_back(serve: Serve) -> None:
     class Slow(InMemoryLightningStore):
         async def dequeue_many_rollouts(self, *, limit: int = 1, worker_id: str | None = None):  # type: ignore[no-untyped-def]  # as that of the store
             claimed = await super().dequeue_many_rollouts(limit=limit, worker_id=worker_id)
             await asyncio.sleep(0.2)
             return claimed
 
-    server = LightningStoreServer(Slow(), port=0)
-    await server.start()
-    client = LightningStoreClient(server.endpoint)
+    _, client = await serve(Slow())
     queued = await client.enqueue_rollout("a")
     claiming = asyncio.create_task(client.dequeue_rollout("w"))
     await asyncio.sleep(0.1)
@@ -203,8 +197,6 @@ async def test_a_claim_that_nobody_waits_for_any_more_is_given_back() -> None:
     again = await client.dequeue_rollout("w")
     assert again is not None
     assert (again.rollout_id, again.attempt.sequence_id) == (queued.rollout_id, 2)
-    await client.close()
-    await server.close()
 
 
 async def test_waiting_goes_on_over_several_requests(
@@ -225,7 +217,7 @@ async def test_waiting_goes_on_over_several_requests(
     assert await working is True
 
 
-async def test_many_calls_at_once_take_turns_and_those_that_wait_for_work_ask_once() -> None:
+async def test_many_calls_at_once_take_turns_and_those_that_wait_for_work_ask_once(serve: Serve) -> None:
     class Counting(InMemoryLightningStore):
         under_way = most = asked = 0
 
@@ -240,9 +232,7 @@ async def test_many_calls_at_once_take_turns_and_those_that_wait_for_work_ask_on
             Counting.asked += 1
             return await super().wait_for_work(timeout)
 
-    server = LightningStoreServer(Counting(), port=0)
-    await server.start()
-    client = LightningStoreClient(server.endpoint)
+    _, client = await serve(Counting())
     waiting = [asyncio.create_task(client.wait_for_work(600)) for _ in range(100)]
     hasty = [asyncio.create_task(client.wait_for_work(0.01)) for _ in range(10)]
     await asyncio.gather(*(client.query_workers() for _ in range(150)))
@@ -253,8 +243,6 @@ async def test_many_calls_at_once_take_turns_and_those_that_wait_for_work_ask_on
     await client.enqueue_rollout("work")
     assert await asyncio.gather(*waiting[1:]) == [True] * 99
     assert Counting.asked <= 3
-    await client.close()
-    await server.close()
 
 
 async def test_a_server_without_heartbeats_of_many_hears_of_one_after_the_other(client: LightningStoreClient) -> None:
@@ -351,12 +339,25 @@ async def test_server_and_client_can_be_handed_to_other_processes(
     assert (await client.query_rollouts(status_in=["preparing"])).total == len(stores)
 
 
-async def test_a_pickled_server_is_a_client_with_its_key() -> None:
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, api_key="secret")
-    await server.start()
+async def test_a_pickled_server_is_a_client_with_its_key(serve: Serve) -> None:
+    server, _ = await serve(api_key="secret")
     copy = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(server))))
     assert isinstance(copy, LightningStoreClient)
     await copy.enqueue_rollout("a")
     assert (await server.statistics())["total_rollouts"] == 1
     await copy.close()
-    await server.close()
+
+
+def test_a_large_model_is_written_with_its_infinities_and_its_extra_fields():
+    rollout = Rollout(rollout_id="r", input={"x": [math.inf] * 20_000}, start_time=1.0, status="queuing", mode="train")
+    written = json.loads(encode([rollout], ""))
+    assert written == [rollout.model_dump()]
+    assert written[0]["input"]["x"][0] == math.inf
+    span = Span.from_attributes(attributes={"a": "b" * 90_000}, rollout_id="r", attempt_id="a", sequence_id=1)
+    span = Span.model_validate({**span.model_dump(), "extra": [1]})
+    assert json.loads(encode(span, "")) == json.loads(span.model_dump_json())
+
+
+def test_what_cannot_be_sent_is_named_in_a_large_value_too():
+    with pytest.raises(ValueError, match=r"a\[1\].b cannot be sent"):
+        encode({"a": ["x" * 100_000, {"b": object()}]}, "")

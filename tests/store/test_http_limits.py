@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,37 +15,16 @@ import pytest
 
 from mini_agentic_rl.store import (
     InMemoryLightningStore,
-    LightningStoreClient,
     LightningStoreError,
     LightningStoreServer,
-    StoreLimits,
 )
 from mini_agentic_rl.store.http.wire_json import MOST_ITEMS
 from mini_agentic_rl.store.ledger import Ledger
 from mini_agentic_rl.store.ledger_store import ROWS_AT_ONCE
 from mini_agentic_rl.types import EnqueueRolloutRequest, Rollout
 
-from .conftest import make_store
+from .conftest import Serve, make_store
 from .postgres import needs_postgres
-
-Serve = Callable[..., Awaitable[tuple[LightningStoreServer, LightningStoreClient]]]
-
-
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    """Serve a store within limits; return the server and a client of it."""
-    opened: list[Any] = []
-
-    async def make(store: Any = None, *, retry_seconds: float = 30.0, **limits: Any) -> Any:
-        server = LightningStoreServer(store or InMemoryLightningStore(), port=0, limits=StoreLimits(**limits))
-        await server.start()
-        client = LightningStoreClient(server.endpoint, retry_seconds=retry_seconds)
-        opened.extend((client, server))
-        return server, client
-
-    yield make
-    for each in opened:
-        await each.close()
 
 
 class SlowStore(InMemoryLightningStore):
@@ -57,7 +36,7 @@ class SlowStore(InMemoryLightningStore):
 
 
 async def test_a_client_beyond_its_rate_comes_again_when_it_is_told_to(serve: Serve) -> None:
-    server, client = await serve(max_requests_per_minute=60)
+    server, client = await serve(limits={"max_requests_per_minute": 60})
     async with httpx.AsyncClient(base_url=server.endpoint) as http:
         while (await http.get("/v1/agl/statistics")).status_code != httpx.codes.TOO_MANY_REQUESTS:
             pass
@@ -66,14 +45,14 @@ async def test_a_client_beyond_its_rate_comes_again_when_it_is_told_to(serve: Se
 
 
 async def test_a_client_that_is_refused_for_too_long_says_which_bound_it_was(serve: Serve) -> None:
-    _, client = await serve(max_requests_per_minute=1, retry_seconds=0.2)
+    _, client = await serve(limits={"max_requests_per_minute": 1}, retry_seconds=0.2)
     await client.statistics()
     with pytest.raises(LightningStoreError, match=r"too few requests for its clients.*max_requests_per_minute"):
         await client.statistics()
 
 
 async def test_requests_that_wait_take_no_place(serve: Serve) -> None:
-    server, client = await serve(max_concurrent_requests=20)
+    server, client = await serve(limits={"max_concurrent_requests": 20})
     rollout = await client.start_rollout("task")
     wait = {"rollout_ids": [rollout.rollout_id], "timeout": 3600}
     waits = [asyncio.create_task(client.wait_for_rollouts(**wait)) for _ in range(100)]

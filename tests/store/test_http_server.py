@@ -24,21 +24,19 @@ from mini_agentic_rl.store import (
     LightningStoreError,
     LightningStoreServer,
     LightningStoreThreaded,
-    StoreLimits,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
 from mini_agentic_rl.store.http import routes
 from mini_agentic_rl.store.http.routes import Route
 
+from .conftest import Serve
+
 LIMIT = 20_000
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[LightningStoreServer]:
-    made = LightningStoreServer(InMemoryLightningStore(), port=0, limits=StoreLimits(max_body_bytes=LIMIT))
-    await made.start()
-    yield made
-    await made.close()
+async def server(serve: Serve) -> LightningStoreServer:
+    return (await serve(limits={"max_body_bytes": LIMIT}))[0]
 
 
 @pytest.fixture
@@ -57,16 +55,14 @@ def test_other_computers_are_let_in_only_with_a_key(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("from_environment", [False, True])
-async def test_a_key_is_asked_for_and_sent(from_environment: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_is_asked_for_and_sent(
+    serve: Serve, from_environment: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if from_environment:
         monkeypatch.setenv("AGL_API_KEY", "secret")
     key = None if from_environment else "secret"
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, api_key=key)
-    await server.start()
-    stranger, friend = (
-        LightningStoreClient(server.endpoint, api_key="wrong"),
-        LightningStoreClient(server.endpoint, api_key=key),
-    )
+    server, friend = await serve(api_key=key)
+    stranger = LightningStoreClient(server.endpoint, api_key="wrong")
     try:
         with pytest.raises(LightningStoreError, match="AGL_API_KEY"):
             await stranger.enqueue_rollout("a")
@@ -83,8 +79,6 @@ async def test_a_key_is_asked_for_and_sent(from_environment: bool, monkeypatch: 
             assert traces.status_code == 401
     finally:
         await stranger.close()
-        await friend.close()
-        await server.close()
 
 
 async def test_web_pages_cannot_reach_a_store_that_asks_for_no_key(http: httpx.AsyncClient) -> None:
@@ -199,7 +193,7 @@ async def test_a_server_takes_the_settings_of_agent_lightnings(caplog: pytest.Lo
         LightningStoreServer(InMemoryLightningStore(), launch_mode="fork")  # type: ignore[arg-type]  # refused
 
 
-async def test_an_error_of_the_store_is_no_fault_of_the_server(server: LightningStoreServer) -> None:
+async def test_an_error_of_the_store_is_no_fault_of_the_server(serve: Serve) -> None:
     class Broken(InMemoryLightningStore):
         async def statistics(self):  # type: ignore[no-untyped-def]  # it never returns
             raise LightningStoreError("the disk is full: free some")
@@ -210,17 +204,13 @@ async def test_an_error_of_the_store_is_no_fault_of_the_server(server: Lightning
         async def get_worker_by_id(self, worker_id: str):  # type: ignore[no-untyped-def]  # it never returns
             raise KeyError(worker_id)
 
-    broken = LightningStoreServer(Broken(), port=0)
-    await broken.start()
-    client = LightningStoreClient(broken.endpoint)
+    _, client = await serve(Broken())
     with pytest.raises(LightningStoreError, match="the disk is full: free some"):
         await client.statistics()
     with pytest.raises(NotImplementedError, match="get_latest_resources"):
         await client.get_latest_resources()
     with pytest.raises(LightningStoreError, match="its log says why"):
         await client.get_worker_by_id("w")
-    await client.close()
-    await broken.close()
 
 
 async def test_a_stopped_server_frees_its_port_keeps_its_store_and_can_be_started_again() -> None:
@@ -247,7 +237,7 @@ async def test_a_stopped_server_frees_its_port_keeps_its_store_and_can_be_starte
     await server.stop()
 
 
-async def test_a_wait_whose_client_has_gone_is_given_up() -> None:
+async def test_a_wait_whose_client_has_gone_is_given_up(serve: Serve) -> None:
     given_up = threading.Event()
 
     class Watched(InMemoryLightningStore):
@@ -258,13 +248,11 @@ async def test_a_wait_whose_client_has_gone_is_given_up() -> None:
                 given_up.set()
                 raise
 
-    server = LightningStoreServer(Watched(), port=0)
-    await server.start()
+    server, _ = await serve(Watched())
     with pytest.raises(httpx.ReadTimeout):
         async with httpx.AsyncClient(timeout=httpx.Timeout(30, read=0.1)) as http:
             await http.post(f"{server.endpoint}/v1/agl/waits/work", json={"timeout": 20})
     assert await asyncio.to_thread(given_up.wait, 60)
-    await server.close()
 
 
 async def test_a_task_that_is_not_json_is_refused_at_the_server_and_fails_when_it_went_past_it(

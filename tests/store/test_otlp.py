@@ -1,23 +1,27 @@
-"""Traces that exporters send over OTLP/HTTP, from other processes and other languages."""
+"""Traces that exporters send over OTLP/HTTP, and the spans found in the bytes of such a request."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import gzip
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Link as OtelLink
@@ -28,27 +32,21 @@ from mini_agentic_rl.store import (
     LightningStoreError,
     LightningStoreServer,
     SqlLightningStore,
-    StoreLimits,
 )
-from mini_agentic_rl.store.http.otlp import OtlpIntake, status_message
+from mini_agentic_rl.store.http import otlp
+from mini_agentic_rl.store.http.otlp import OtlpIntake, SpanPlaces, TooMuchError, find_spans, status_message
 from mini_agentic_rl.store.http.otlp import span_of as span_from_proto
 from mini_agentic_rl.types import AttemptedRollout, Span
 
-otlp_exporter = pytest.importorskip(
-    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
-    reason="opentelemetry-exporter-otlp-proto-http is not installed: the intake of real exporters is left unchecked",
-)
+from .conftest import Serve
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 LIMIT = 100_000
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[LightningStoreServer]:
-    made = LightningStoreServer(InMemoryLightningStore(), port=0, limits=StoreLimits(max_body_bytes=LIMIT))
-    await made.start()
-    yield made
-    await made.close()
+async def server(serve: Serve) -> LightningStoreServer:
+    return (await serve(limits={"max_body_bytes": LIMIT}))[0]
 
 
 def _names(claimed: AttemptedRollout) -> dict[str, str]:
@@ -95,9 +93,9 @@ provider.shutdown()
 """
 
 
-async def test_the_spans_of_an_agent_in_another_process_are_stored_with_its_attempt() -> None:
-    server = LightningStoreServer(InMemoryLightningStore(), port=0, api_key="secret")
-    await server.start()
+async def test_the_spans_of_an_agent_in_another_process_are_stored_with_its_attempt(serve: Serve) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="real exporters are left unchecked")
+    server, _ = await serve(api_key="secret")
     claimed = await server.start_rollout("task")
     ids = (claimed.rollout_id, claimed.attempt.attempt_id)
     process = await asyncio.create_subprocess_exec(
@@ -118,12 +116,13 @@ async def test_the_spans_of_an_agent_in_another_process_are_stored_with_its_atte
     rollout = await server.get_rollout_by_id(claimed.rollout_id)
     assert rollout is not None
     assert rollout.status == "running"
-    await server.close()
 
 
 def test_a_span_that_came_over_otlp_is_the_span_that_the_sdk_saw() -> None:
-    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-
+    encoder = pytest.importorskip(
+        "opentelemetry.exporter.otlp.proto.common.trace_encoder",
+        reason="real exporters are left unchecked",
+    )
     resource = Resource({"agentlightning.rollout_id": "r", "agentlightning.attempt_id": "a", "k": "v"}, "http://schema")
     tracer = TracerProvider(resource=resource).get_tracer("t")
     with (
@@ -137,7 +136,7 @@ def test_a_span_that_came_over_otlp_is_the_span_that_the_sdk_saw() -> None:
         inner.add_event("event", {"n": [1]})
         inner.set_status(Status(StatusCode.OK))
     for seen in (inner, outer):
-        of_resource = encode_spans([seen]).resource_spans[0]
+        of_resource = encoder.encode_spans([seen]).resource_spans[0]
         proto = of_resource.scope_spans[0].spans[0]
         direct = Span.from_opentelemetry(seen, "r", "a", 0)
         assert span_from_proto(proto, direct.resource) == direct
@@ -252,18 +251,16 @@ async def test_what_is_no_export_is_refused_as_otlp_asks(server: LightningStoreS
     assert (large.status_code, f"exceeds {LIMIT} bytes" in message(large)) == (413, True)
 
 
-async def test_spans_are_asked_for_again_when_the_store_cannot_take_them() -> None:
+async def test_spans_are_asked_for_again_when_the_store_cannot_take_them(serve: Serve) -> None:
     class Full(InMemoryLightningStore):
         async def add_many_spans(self, spans):  # type: ignore[no-untyped-def]  # it never returns
             raise LightningStoreError("the disk is full")
 
-    server = LightningStoreServer(Full(), port=0)
-    await server.start()
+    server, _ = await serve(Full())
     claimed = await server.start_rollout("task")
     response = await _post(server, _raw_request(_names(claimed)))
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert b"the disk is full" in response.content
-    await server.close()
 
 
 @settings(max_examples=30, suppress_health_check=list(HealthCheck), database=None)
@@ -279,3 +276,91 @@ def test_no_bytes_break_the_intake(noise: bytes, at: int, text: str) -> None:
 
     asyncio.run(ingest())
     assert status_message(text).endswith(text.encode())
+
+
+SOME = ExportTraceServiceRequest(
+    resource_spans=[
+        ResourceSpans(
+            scope_spans=[
+                ScopeSpans(
+                    spans=[ProtoSpan(name="a", events=[ProtoSpan.Event(name="e")]), ProtoSpan(trace_id=b"\1" * 16)]
+                )
+            ],
+            schema_url="first",
+        ),
+        ResourceSpans(schema_url="none"),
+        ResourceSpans(scope_spans=[ScopeSpans(), ScopeSpans(spans=[ProtoSpan(flags=7, start_time_unix_nano=2**63)])]),
+    ]
+).SerializeToString()
+
+
+def found_in(body: bytes) -> SpanPlaces:
+    finder = find_spans(body)
+    while True:
+        try:
+            next(finder)
+        except StopIteration as end:
+            return end.value
+
+
+def as_protobuf_reads(body: bytes) -> list[tuple[str, ProtoSpan]]:
+    request = ExportTraceServiceRequest.FromString(body)
+    return [(of.schema_url, span) for of in request.resource_spans for scope in of.scope_spans for span in scope.spans]
+
+
+def as_found(body: bytes) -> list[tuple[str, ProtoSpan]]:
+    found = found_in(body)
+    schemas = [ResourceSpans.FromString(header).schema_url for header in found.headers]
+    return [(schemas[group], ProtoSpan.FromString(body[start:end])) for group, start, end, _ in found.spans]
+
+
+def test_the_collector_of_garbage_has_no_more_to_look_through_for_many_spans_each_of_its_own_attempt() -> None:
+    request = ExportTraceServiceRequest()
+    for number in range(5000):
+        spans = request.resource_spans.add()
+        spans.resource.attributes.add(key="agentlightning.attempt_id").value.string_value = str(number)
+        spans.scope_spans.add().spans.add(name="a")
+    body = request.SerializeToString()
+    gc.collect()
+    before = len(gc.get_objects())
+    found = found_in(body)
+    assert len(found.spans) == 5000
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+
+
+def test_the_spans_found_are_those_that_protobuf_reads() -> None:
+    assert len(as_found(SOME)) == 3
+    assert as_found(SOME) == as_protobuf_reads(SOME)
+    assert as_found(SOME * 3) == as_protobuf_reads(SOME * 3)
+
+
+@given(at=st.integers(0, len(SOME)), to=st.integers(0, len(SOME)), noise=st.binary(max_size=12))
+def test_bytes_that_protobuf_refuses_are_refused_and_others_read_alike(at: int, to: int, noise: bytes) -> None:
+    body = SOME[:at] + noise + SOME[to:]
+    try:
+        mine = as_found(body)
+    except (ValueError, DecodeError) as error:
+        if "wire type 3" not in str(error):  # a group, which this protocol has none of
+            with pytest.raises(DecodeError):
+                ExportTraceServiceRequest.FromString(body)
+    else:
+        try:
+            assert mine == as_protobuf_reads(body)
+        except DecodeError:  # of what is not looked at here: texts and attributes outside of spans
+            assert body != SOME
+
+
+@pytest.mark.parametrize("what", ["records", "fields", "fields of a span", "stored bytes"])
+def test_a_request_beyond_a_bound_is_told_which(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "_FIELDS_A_STEP", 1)
+    bounds = {"records": "RECORDS", "fields": "FIELDS", "fields of a span": "FIELDS_OF_SPAN"}
+    if what in bounds:
+        monkeypatch.setattr(otlp, f"MOST_{bounds[what]}", 2)
+        expected = "more than 2 (spans|fields)"
+    else:
+        monkeypatch.setattr(otlp, "LEAST_STORED_BYTES", 1)
+        expected = "stored with its resource each"
+    heavy = ResourceSpans(schema_url="x" * 1000, scope_spans=[ScopeSpans(spans=[ProtoSpan(flags=1)] * 20)])
+    with pytest.raises(TooMuchError, match=expected):
+        found_in(SOME + ExportTraceServiceRequest(resource_spans=[heavy]).SerializeToString())

@@ -2,10 +2,13 @@ from .base import Adapter as Adapter
 from .base import Hierarchy as Hierarchy
 from .base import OtelTraceAdapter as OtelTraceAdapter
 from .base import TraceAdapter as TraceAdapter
+from .messages import SHOWN as SHOWN
 from .messages import OpenAIMessages as OpenAIMessages
 from .messages import TraceToMessages as TraceToMessages
+from .messages import conversations as conversations
 from .messages import openai_messages as openai_messages
 from .messages import parsed_messages as parsed_messages
+from .messages import text_of as text_of
 from .records import Selection as Selection
 from .records import TraceToRecords as TraceToRecords
 from .records import TraceToTokenTree as TraceToTokenTree
@@ -13,9 +16,6 @@ from .records import TrainedCalls as TrainedCalls
 from .records import count_tool_calls as count_tool_calls
 from .records import is_completion as is_completion
 from .records import spans_to_records as spans_to_records
-from .transcripts import SHOWN as SHOWN
-from .transcripts import conversations as conversations
-from .transcripts import text_of as text_of
 from .triplet import LlmProxyTraceToTriplet as LlmProxyTraceToTriplet
 from .triplet import RewardMatchPolicy as RewardMatchPolicy
 from .triplet import TracerTraceToTriplet as TracerTraceToTriplet

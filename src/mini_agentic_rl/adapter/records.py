@@ -56,7 +56,15 @@ def spans_to_records(spans: Sequence[Span]) -> list[CompletionRecord]:
 
 def attempt_records(spans: Sequence[Span], tree: Hierarchy) -> list[CompletionRecord]:
     """Return the LLM calls of one attempt as `spans_to_records` does; `spans` are in the order of the store."""
-    return _last_answers([record for span in spans if (record := _record(span, tree)) is not None])
+    records = [record for span in spans if (record := _record(span, tree)) is not None]
+    prompts = [(record.model, record.prompt_ids.tobytes()) for record in records]
+    last = {prompt: record.response_id for prompt, record in zip(prompts, records, strict=True)}
+    unique = {
+        (prompt, record.choice): record
+        for prompt, record in zip(prompts, records, strict=True)
+        if record.response_id == last[prompt]
+    }
+    return sorted(unique.values(), key=lambda record: record.sequence_id)
 
 
 def is_completion(span: Span) -> bool:
@@ -73,17 +81,6 @@ def count_tool_calls(spans: Sequence[Span]) -> int | None:
     if not any(Key.TOOL_DEFINITIONS in facts for facts in calls):
         return None
     return sum(_TOOL_CALLS.search(str(facts.get(Key.OUTPUT_MESSAGES, ""))) is not None for facts in calls)
-
-
-def _last_answers(records: list[CompletionRecord]) -> list[CompletionRecord]:
-    prompts = [(record.model, record.prompt_ids.tobytes()) for record in records]
-    last = {prompt: record.response_id for prompt, record in zip(prompts, records, strict=True)}
-    unique = {
-        (prompt, record.choice): record
-        for prompt, record in zip(prompts, records, strict=True)
-        if record.response_id == last[prompt]
-    }
-    return sorted(unique.values(), key=lambda record: record.sequence_id)
 
 
 def _record(span: Span, tree: Hierarchy) -> CompletionRecord | None:

@@ -1,7 +1,4 @@
-from .caller import ATTEMPT_VARIABLE as ATTEMPT_VARIABLE
-from .caller import NamedCall as NamedCall
 from .caller import agent as agent
-from .caller import environment_of_attempt as environment_of_attempt
 from .caller import gateway_started as gateway_started
 from .caller import gateway_stopped as gateway_stopped
 from .caller import is_recorded as is_recorded

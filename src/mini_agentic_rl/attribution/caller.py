@@ -175,11 +175,6 @@ def agent(name: str) -> AbstractContextManager[None]:
     return _Setting(_agent, name)
 
 
-def current_agent() -> str | None:
-    """Return the name of the agent in this context."""
-    return _agent.get()
-
-
 def gateway_started(url: str) -> None:
     """Note that this process serves a gateway at this URL."""
     with _lock:
@@ -207,18 +202,6 @@ def running(attempt: CallingAttempt) -> Iterator[None]:
                 del _running[attempt]
 
 
-def calling_attempt() -> CallingAttempt:
-    """Return the attempt of this context.
-
-    Raises:
-        RuntimeError: there is none.
-    """
-    attempt = current.get()
-    if not isinstance(attempt, CallingAttempt):
-        raise RuntimeError("no rollout runs here: ask inside of an agent")
-    return attempt
-
-
 def origins_of(urls: Collection[str]) -> frozenset[Origin]:
     """Return the origins of URLs."""
     return frozenset(map(origin_of_url, urls))
@@ -230,14 +213,6 @@ GATEWAYS_VARIABLE: Final = "MINI_AGENTIC_RL_GATEWAYS"
 """Environment variable with the URLs of the gateways that get these names, separated by spaces."""
 
 _OTEL_VARIABLE: Final = "OTEL_RESOURCE_ATTRIBUTES"
-
-
-def environment_of_attempt(attempt: CallingAttempt) -> dict[str, str]:
-    """Return the environment variables that name an attempt."""
-    return {
-        ATTEMPT_VARIABLE: attempt.named(current_agent()).text(),
-        GATEWAYS_VARIABLE: " ".join(dict.fromkeys(llm.endpoint for llm in attempt.llms.values())),
-    }
 
 
 def rollout_environment(llm: str | None = None) -> dict[str, str]:
@@ -254,7 +229,9 @@ def rollout_environment(llm: str | None = None) -> dict[str, str]:
         RuntimeError: no rollout runs here.
         UserError: there is no such resource, or `llm` is missing and there are several.
     """
-    attempt = calling_attempt()
+    attempt = current.get()
+    if not isinstance(attempt, CallingAttempt):
+        raise RuntimeError("no rollout runs here: ask inside of an agent")
     by_url = {resource.endpoint: resource for resource in attempt.llms.values()}
     names = ", ".join(attempt.llms) or "none"
     if llm is not None and llm not in attempt.llms:
@@ -271,7 +248,8 @@ def rollout_environment(llm: str | None = None) -> dict[str, str]:
     before = [os.environ[_OTEL_VARIABLE]] if os.environ.get(_OTEL_VARIABLE) else []
     return {
         **os.environ,
-        **environment_of_attempt(attempt),
+        ATTEMPT_VARIABLE: attempt.named(_agent.get()).text(),
+        GATEWAYS_VARIABLE: " ".join(by_url),
         "OPENAI_BASE_URL": url,
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": url.removesuffix("/v1"),
@@ -305,7 +283,7 @@ def names_for(origin: Origin) -> NamedCall | None:
     The context names the attempt, else the environment. If neither does while agents run in this process, the call is
     marked as unnamed.
     """
-    where, agent = current.get(), current_agent()
+    where, agent = current.get(), _agent.get()
     if isinstance(where, Outside):
         return None
     with _lock:

@@ -5,8 +5,7 @@ it is imported, which costs nothing until an older name is used. `alias` adds th
 that were written for them; `python -m mini_agentic_rl.compat run` starts such a program.
 """
 
-from .aliases import alias
-from .finder import install
+from .finder import alias, install
 from .names import ALIASES, ELSEWHERE, MOVED, attach_names, current, find_elsewhere
 
 __all__ = ["ALIASES", "ELSEWHERE", "MOVED", "alias", "attach_names", "current", "find_elsewhere", "install"]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ..errors import UserError
-from .aliases import alias
+from .finder import alias
 from .names import ALIASES
 
 _USER_ERROR = 2

@@ -1,4 +1,4 @@
-"""The import finder for older names.
+"""The import finder for older names, and `alias`, which imports names of other packages as aliases of this one.
 
 Its loader returns the existing module instead of creating one, so that both names mean the same object: the classes are
 identical, pickles of one name load under the other, and the module's state exists once.
@@ -7,8 +7,9 @@ identical, pickles of one name load under the other, and the module's state exis
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Final
 
-from .names import CALLED, OLDER_PACKAGE, PACKAGE, current
+from .names import ALIASES, CALLED, OLDER_PACKAGE, PACKAGE, current
 
 IMPORT_PATH: Final = Path(__file__).with_name("import_path")
 """Folder on the import path of child processes, with a module of each adopted name that adopts it there."""
@@ -82,21 +83,6 @@ class _CalledModule(ModuleType):
         return getattr(self, self.__name__.rpartition(".")[2])(*args, **keywords)
 
 
-def adopt(name: str) -> None:
-    """Make a name an alias of this package.
-
-    If only a part of an installed package is adopted, its other modules stay as they are.
-    """
-    package = name.partition(".")[0]
-    _adopted[package] = name if name != package and _installed(package) is not None else package
-    install()
-
-
-def is_ours(module: ModuleType) -> bool:
-    """Return True if a module belongs to this package, under any name."""
-    return f"{module.__name__}.".startswith(f"{PACKAGE}.")
-
-
 def _installed(package: str) -> ModuleSpec | None:
     """Return the spec of another package if it is installed."""
     return PathFinder.find_spec(package, [folder for folder in sys.path if folder != str(IMPORT_PATH)])
@@ -106,3 +92,46 @@ def install() -> None:
     """Install this finder in front of all others."""
     if not any(isinstance(finder, OlderNameFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, OlderNameFinder())
+
+
+def alias(names: Iterable[str] = ALIASES) -> None:
+    """Let `import agentlightning`, `agent_framework_lab_lightning` and `hello_agents.rl` find this package.
+
+    The aliases hold for this process and, by a folder of `PYTHONPATH`, for every Python process that it starts.
+    With the first name, a trace that is opened by hand has no root span, as in agent-lightning. An installed package
+    with one of the names is hidden, of `hello_agents` only its part `rl`. Calling it again changes nothing.
+
+    Raises:
+        UserError: the real package has been imported already, or a name is none of the three.
+    """
+    import wrapt  # here, since this module is imported with the package
+
+    from ..errors import UserError
+
+    names = list(names)
+    for name in names:
+        if name not in ALIASES:
+            raise UserError(f"{name!r} cannot be an alias: expected one of {', '.join(ALIASES)}")
+        real = sys.modules.get(name)
+        if real is not None and not f"{real.__name__}.".startswith(f"{PACKAGE}."):
+            raise UserError(
+                f"{name} has been imported already, from {getattr(real, '__file__', None) or 'elsewhere'}: "
+                "call mini_agentic_rl.compat.alias() before that, or start the program with "
+                "`python -m mini_agentic_rl.compat run`"
+            )
+        package = name.partition(".")[0]
+        part_alone = name != package and _installed(package) is not None  # the other modules stay as they are
+        _adopted[package] = name if part_alone else package
+    install()
+    if "agentlightning" in names:
+        wrapt.register_post_import_hook(_omit_root_span, f"{PACKAGE}.tracer.otel")
+    folder = str(IMPORT_PATH)
+    if folder not in sys.path:
+        sys.path.insert(1, folder)
+    inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != folder]
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *inherited])
+
+
+def _omit_root_span(module: ModuleType) -> None:
+    """Let traces that are opened by hand have no root span."""
+    module.OtelTracer.root_by_hand = False

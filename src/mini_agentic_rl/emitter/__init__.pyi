@@ -1,4 +1,3 @@
-from .attributes import SpanLink as SpanLink
 from .attributes import extract_links_from_attributes as extract_links_from_attributes
 from .attributes import extract_tags_from_attributes as extract_tags_from_attributes
 from .attributes import make_link_attributes as make_link_attributes
@@ -15,7 +14,6 @@ from .emit import find_trainable_agents as find_trainable_agents
 from .emit import get_message_value as get_message_value
 from .emit import get_object_value as get_object_value
 from .emit import operation as operation
-from .reward import RewardDimension as RewardDimension
 from .reward import emit_reward as emit_reward
 from .reward import find_final_reward as find_final_reward
 from .reward import find_reward_spans as find_reward_spans

@@ -33,9 +33,6 @@ class SpanLike(Protocol):
 SpanT = TypeVar("SpanT", bound=SpanLike)
 
 
-SpanLink = LinkPydanticModel
-
-
 def make_link_attributes(links: Mapping[str, Any]) -> Attributes:
     """Return the attributes of a span that refers to the spans with `links`: `{"gen_ai.response.id": "resp-1"}`.
 
@@ -63,11 +60,11 @@ def make_tag_attributes(tags: Iterable[str]) -> Attributes:
     return {f"{_TAG}.{number}": word for number, word in enumerate(words)}
 
 
-def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[SpanLink]:
+def extract_links_from_attributes(attributes: Mapping[str, Any]) -> list[LinkPydanticModel]:
     """Return the links of a span, in their order."""
     numbers = sorted(int(match[1]) for key in attributes if (match := _LINK_KEY.fullmatch(key)))
     return [
-        SpanLink(
+        LinkPydanticModel(
             key_match=str(attributes[f"{_LINK}.{number}.key_match"]),
             value_match=str(attributes.get(f"{_LINK}.{number}.value_match", "")),
         )
@@ -81,12 +78,12 @@ def extract_tags_from_attributes(attributes: Mapping[str, Any]) -> list[str]:
     return [str(attributes[f"{_TAG}.{number}"]) for number in numbers]
 
 
-def query_linked_spans(spans: Sequence[SpanT], links: Sequence[SpanLink]) -> list[SpanT]:
+def query_linked_spans(spans: Sequence[SpanT], links: Sequence[LinkPydanticModel]) -> list[SpanT]:
     """Return the spans that match every link, in the order given; without links all of them."""
     return [span for span in spans if all(_matches(span, link) for link in links)]
 
 
-def _matches(span: SpanLike, link: SpanLink) -> bool:
+def _matches(span: SpanLike, link: LinkPydanticModel) -> bool:
     ids = _ids(span)
     if link.key_match in ids:
         return ids[link.key_match] == link.value_match

@@ -21,16 +21,13 @@ WHOLE_ROLLOUT = "rollout"
 """Scope of a reward that belongs to a whole rollout and not to an LLM call."""
 
 
-RewardDimension = RewardPydanticModel
-
-
-def get_rewards_from_span(span: SpanLike) -> list[RewardDimension]:
+def get_rewards_from_span(span: SpanLike) -> list[RewardPydanticModel]:
     """Return the dimensions of a reward span, the primary one first; an empty list for another span."""
     attributes = span.attributes or {}
     numbers = sorted(int(match[1]) for key in attributes if (match := _REWARD_VALUE.fullmatch(key)))
     prefix = LightningSpanAttributes.REWARD.value
     return [
-        RewardDimension(
+        RewardPydanticModel(
             name=str(attributes.get(f"{prefix}.{number}.name", "primary" if number == 0 else number)),
             value=float(attributes[f"{prefix}.{number}.value"]),
         )

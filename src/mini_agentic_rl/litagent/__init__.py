@@ -1,7 +1,7 @@
 """Agents: a class with a `rollout` method, or a decorated function."""
 
 from .agent import FunctionalLitAgent, LitAgent, RolloutResult, llm_rollout, prompt_rollout, rollout, rollout_call
-from .arguments import RolloutOutcome, arguments_for, names_argument, read_hook_result, read_result
+from .arguments import RolloutOutcome, arguments_for, read_hook_result, read_result
 
 __all__ = [
     "FunctionalLitAgent",
@@ -10,7 +10,6 @@ __all__ = [
     "RolloutResult",
     "arguments_for",
     "llm_rollout",
-    "names_argument",
     "prompt_rollout",
     "read_hook_result",
     "read_result",

@@ -124,15 +124,15 @@ def read_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> Rol
         if result is not rollout:
             rollout.metadata.update(result.metadata)
         traces = result.metadata.get(TRACES_KEY, ())
-        return RolloutOutcome(_set_reward(rollout, before), _as_spans(traces) if _are_spans(traces) else ())
-    if result is None:
-        return RolloutOutcome(_set_reward(rollout, before))
-    if _are_spans(result):
-        return RolloutOutcome(_set_reward(rollout, before), _as_spans(result))
-    raise TypeError(
-        "a rollout returns None, its final reward as a number, a list of spans, or a Rollout with its output, not "
-        f"{type(result).__name__}"
-    )
+        spans = traces if _are_spans(traces) else ()
+    elif result is None or _are_spans(result):
+        spans = result or ()
+    else:
+        raise TypeError(
+            "a rollout returns None, its final reward as a number, a list of spans, or a Rollout with its output, not "
+            f"{type(result).__name__}"
+        )
+    return RolloutOutcome(_set_reward(rollout, before), [_as_span(span) for span in spans])
 
 
 def read_hook_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> float | None:
@@ -163,10 +163,6 @@ def _are_spans(value: Any) -> bool:
         and not isinstance(value, str | bytes)
         and all(isinstance(item, Span | ReadableSpan | SpanCoreFields) for item in value)
     )
-
-
-def _as_spans(items: Sequence[Span | ReadableSpan | SpanCoreFields]) -> list[Span]:
-    return [_as_span(item) for item in items]
 
 
 def _as_span(item: Span | ReadableSpan | SpanCoreFields) -> Span:

@@ -20,8 +20,8 @@ A new database backend implements `Tables`, and the five abstract methods of `Da
 integrations/mongo/store.py. An entry point of the group `mini_agentic_rl.stores` gives it a URL scheme, and
 `make_store` in tests/store/conftest.py runs the tests of the contract on it.
 
-Around a store: threading.py forwards calls to an event-loop thread, http/ serves and calls a store over HTTP, open.py
-opens a store by its address, and importing.py copies the finished rollouts of another store.
+Around a store: threading.py forwards calls to an event-loop thread, http/ serves and calls a store over HTTP, and
+open.py opens a store by its address, and copies the finished rollouts of another store.
 
 Names that need a database driver or the HTTP libraries are loaded on first use.
 """

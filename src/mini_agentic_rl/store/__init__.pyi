@@ -8,8 +8,6 @@ from .base import Unset as Unset
 from .http.client import LightningStoreClient as LightningStoreClient
 from .http.server import LightningStoreServer as LightningStoreServer
 from .http.wire_json import StoreLimits as StoreLimits
-from .importing import Imported as Imported
-from .importing import import_store as import_store
 from .lifecycle import LIVE_ATTEMPT_STATUSES as LIVE_ATTEMPT_STATUSES
 from .lifecycle import has_ended as has_ended
 from .listing import GroupPage as GroupPage
@@ -20,6 +18,8 @@ from .memory import InMemoryLightningStore as InMemoryLightningStore
 from .open import MEMORY as MEMORY
 from .open import RETRY_OF as RETRY_OF
 from .open import RUN_STORE_FILE as RUN_STORE_FILE
+from .open import Imported as Imported
+from .open import import_store as import_store
 from .open import open_store as open_store
 from .open import retry_rollouts as retry_rollouts
 from .sql import SqlLightningStore as SqlLightningStore

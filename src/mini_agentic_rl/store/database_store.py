@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 READERS: Final = 4
 """Number of threads that read at once."""
+_MOST_TOGETHER: Final = 64
+"""Most short writes of one transaction."""
 _LINGER_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _LOOK_SHARE: Final = 0.2
@@ -64,8 +66,17 @@ class DatabaseStore(LedgerStore):
         self._closing = False
         self._failure: StorageFailedError | None = None
         """Error of the last transaction, if the disk failed."""
-        self._write_thread = WriteThread(self._commit)
         self._read_threads = ThreadPoolExecutor(READERS, "store-read")
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        """Functions for the writing thread; None ends it."""
+        self._write_thread = threading.Thread(target=_run_jobs, args=(self._jobs,), name="store-write", daemon=True)
+        self._write_thread.start()
+        weakref.finalize(self, self._jobs.put, None)
+        self._queue_lock = threading.Lock()
+        self._short_writes: deque[_Write] = deque()
+        self._long_writes: deque[_Write] = deque()
+        """Parts of long calls, which wait for the short writes."""
+        self._commit_scheduled = False
         self._watch_lock = threading.Lock()
         self._watcher: threading.Thread | None = None
         self._waited_at = 0.0
@@ -113,8 +124,11 @@ class DatabaseStore(LedgerStore):
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        self._closing = True
-        self._write_thread.close()
+        with self._queue_lock:
+            if not self._closing:
+                self._closing = True
+                self._jobs.put(None)
+        self._write_thread.join()
         with self._watch_lock:
             watcher = self._watcher
         if watcher is not None:
@@ -122,25 +136,41 @@ class DatabaseStore(LedgerStore):
         self._read_threads.shutdown()
         self._release()
 
+    def _check_open(self) -> None:
+        if os.getpid() != self._process:
+            raise LightningStoreError(f"the store {self._name} was opened before a fork; open it in this process")
+        if self._closing:
+            raise LightningStoreError(f"the store {self._name} is closed")
+
     def _in_writing_thread(self, function: Callable[[], T]) -> T:
         """Run a function in the writing thread, between transactions, and block until it is done.
 
         Raises:
             LightningStoreError: the database failed, or the store is closed.
         """
-        try:
-            called = self._write_thread.call(lambda: self._explaining(function))
-        except RuntimeError as error:
-            raise self._is_closed() from error
-        return called.result()
+        outcome: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                outcome.set_result(self._explaining(function))
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        self._check_open()  # before the lock, which a fork may have copied in use
+        with self._queue_lock:
+            self._check_open()
+            self._jobs.put(call)
+        return outcome.result()
 
     async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False, rows: int = 1) -> T:
-        self._check_process()
-        write = Write(operation, check_health, rows)
-        try:
-            self._write_thread.submit(write)
-        except RuntimeError as error:
-            raise self._is_closed() from error
+        write = _Write(operation, check_health)
+        self._check_open()  # before the lock, which a fork may have copied in use
+        with self._queue_lock:
+            self._check_open()
+            (self._short_writes if rows <= 1 else self._long_writes).append(write)
+            if not self._commit_scheduled:
+                self._commit_scheduled = True
+                self._jobs.put(self._commit_waiting)
         result: T = await write.answer
         return result
 
@@ -163,17 +193,49 @@ class DatabaseStore(LedgerStore):
         return await super()._look(look)
 
     async def _ask(self, operation: Callable[[Ledger], T]) -> T:
-        self._check_process()
+        def answer() -> T:
+            return self._query(lambda tables: operation(Ledger(tables)))
+
+        self._check_open()
+        return await asyncio.wrap_future(self._read_threads.submit(self._explaining, answer))
+
+    def _commit_waiting(self) -> None:
+        """Commit the short writes that wait and one long write together, and answer their callers.
+
+        Runs in the writing thread. Functions that were queued meanwhile run before the next writes.
+        """
+        while True:
+            with self._queue_lock:
+                writes = [self._short_writes.popleft() for _ in range(min(len(self._short_writes), _MOST_TOGETHER))]
+                if self._long_writes:
+                    writes.append(self._long_writes.popleft())
+                go_on = self._commit_scheduled = bool(self._short_writes or self._long_writes)
+                if go_on and not self._closing:  # then the thread takes no more functions
+                    self._jobs.put(self._commit_waiting)
+                    go_on = False
+            writes = [write for write in writes if not write.unwanted]
+            if writes:
+                self._commit_and_answer(writes)
+            if not go_on:
+                return
+
+    def _commit_and_answer(self, writes: Sequence[_Write]) -> None:
         try:
-            future = self._read_threads.submit(self._answer, operation)
-        except RuntimeError as error:
-            raise self._is_closed() from error
-        return await asyncio.wrap_future(future)
+            self._commit(writes)
+        except BaseException as error:  # these writes fail, and the thread goes on for the others
+            logger.exception("%d writes of the store failed", len(writes))
+            for write in writes:
+                if write.error is None and not write.committed:
+                    write.error = LightningStoreError(f"the store could not write: {error!r}")
+                    write.error.__cause__ = error
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Write]] = {}
+        for write in writes:
+            by_loop.setdefault(write.loop, []).append(write)
+        for loop, of_loop in by_loop.items():
+            with contextlib.suppress(RuntimeError):  # the event loop is closed, so nobody waits
+                loop.call_soon_threadsafe(_deliver, of_loop)
 
-    def _answer(self, operation: Callable[[Ledger], T]) -> T:
-        return self._explaining(lambda: self._query(lambda tables: operation(Ledger(tables))))
-
-    def _commit(self, writes: Sequence[Write]) -> bool:
+    def _commit(self, writes: Sequence[_Write]) -> bool:
         """Commit writes together or, if that fails, each alone. Return False if the database could not be reached."""
         began = finished = False
         scan = self._clock.jumped() or self._scan_is_due() or any(write.check_health for write in writes)
@@ -209,7 +271,7 @@ class DatabaseStore(LedgerStore):
         self._notifier.announce(changes)
         return True
 
-    def _commit_each(self, writes: Sequence[Write]) -> bool:
+    def _commit_each(self, writes: Sequence[_Write]) -> bool:
         for index, write in enumerate(writes):
             if not write.unwanted and not self._commit([write]):
                 for later in writes[index + 1 :]:
@@ -217,7 +279,7 @@ class DatabaseStore(LedgerStore):
                 return False
         return True
 
-    def _fail(self, writes: Sequence[Write], error: Exception) -> None:
+    def _fail(self, writes: Sequence[_Write], error: Exception) -> None:
         explained = self._explained(error)
         if explained is not None:
             explained.__cause__ = error
@@ -240,7 +302,9 @@ class DatabaseStore(LedgerStore):
                             self._announce_news()
                         warned = False
             except Exception as error:
-                if not warned and not self._closing:
+                if self._watch_ends():
+                    return
+                if not warned:
                     reason = self._explained(error) or f"{self._name}: {error}"
                     logger.warning(
                         "no notifications of writes by other processes, polling every %g s: %s", _RETRY_SECONDS, reason
@@ -281,13 +345,6 @@ class DatabaseStore(LedgerStore):
     def _scan_is_due(self) -> bool:
         return time.monotonic() >= self._last_scan + self._scan_debounce_seconds
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise LightningStoreError(f"the store {self._name} was opened before a fork; open it in this process")
-
-    def _is_closed(self) -> LightningStoreError:
-        return LightningStoreError(f"the store {self._name} is closed")
-
     def _explaining(self, work: Callable[[], T]) -> T:
         try:
             return work()
@@ -302,182 +359,37 @@ class _CallerGone(Exception):
     """Roll a transaction back because one of its callers was cancelled."""
 
 
-_MOST: Final = 64
+def _run_jobs(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
+    """Run functions until None comes. Between them the thread refers to no store, so it keeps none alive."""
+    while (job := jobs.get()) is not None:
+        job()
+        del job
 
 
-class Write:
+class _Write:
     """Operation of one caller and, later, its outcome: a result or an error."""
 
-    def __init__(self, operation: Callable[[Ledger], Any], check_health: bool, rows: int) -> None:
+    def __init__(self, operation: Callable[[Ledger], Any], check_health: bool) -> None:
         self.operation = operation
         self.check_health = check_health
-        self.short = rows <= 1
-        """True if it is written before the parts of long calls."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.committed = False
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self.loop.create_future()
-        self.commit: Callable[[Sequence[Write]], object]
-        """Commits the write together with others; set by the thread."""
 
     @property
     def unwanted(self) -> bool:
         """True if the caller was cancelled."""
         return self.answer.cancelled()
 
-    def deliver(self) -> None:
-        """Give the outcome to the caller. Runs in the caller's event loop."""
-        if self.answer.done():
-            return
-        if self.error is None:
-            self.answer.set_result(self.result)
+
+def _deliver(writes: Sequence[_Write]) -> None:
+    """Give the outcomes to the callers. Runs in their event loop."""
+    for write in writes:
+        if write.answer.done():
+            continue
+        if write.error is None:
+            write.answer.set_result(write.result)
         else:
-            self.answer.set_exception(fit_for_future(self.error, "an operation of the store"))
-
-
-class _FunctionCall:
-    """Function for the thread to run, and the future of its outcome."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = function
-        self.outcome: Future[Any] = Future()
-
-    def run(self) -> None:
-        if not self.outcome.set_running_or_notify_cancel():
-            return
-        try:
-            self.outcome.set_result(self._function())
-        except BaseException as error:
-            self.outcome.set_exception(error)
-
-
-_END: Final = _FunctionCall(lambda: None)
-"""Marks the end of the queue."""
-
-
-class _Jobs:
-    """Queue of jobs: short jobs first, each kind first in, first out."""
-
-    def __init__(self) -> None:
-        self._coming: SimpleQueue[None] = SimpleQueue()
-        self._short: deque[Write | _FunctionCall] = deque()
-        self._long: deque[Write | _FunctionCall] = deque()
-
-    def put(self, job: Write | _FunctionCall, *, short: bool) -> None:
-        """Add a job."""
-        (self._short if short else self._long).append(job)
-        self._coming.put(None)
-
-    def get(self, *, short: bool = True) -> Write | _FunctionCall:
-        """Wait for a job, and return it; `short` says which kind is preferred."""
-        self._coming.get()
-        first, second = (self._short, self._long) if short else (self._long, self._short)
-        return (first or second).popleft()
-
-    def empty(self) -> bool:
-        """Return True if no job waits."""
-        return self._coming.empty()
-
-
-class WriteThread:
-    """Thread that writes. It ends when this object is closed or garbage-collected.
-
-    Args:
-        commit: Runs writes in one transaction and fills in their outcomes.
-    """
-
-    def __init__(self, commit: Callable[[Sequence[Write]], object]) -> None:
-        self._commit = commit
-        self._lock = threading.Lock()
-        self._closed = False
-        self._jobs = _Jobs()
-        self._thread = threading.Thread(target=_serve, args=(self._jobs,), name="store-write", daemon=True)
-        self._thread.start()
-        weakref.finalize(self, self._jobs.put, _END, short=False)
-
-    def submit(self, write: Write) -> None:
-        """Queue a write to be committed; its caller is answered after the commit.
-
-        Raises:
-            RuntimeError: the thread was closed.
-        """
-        write.commit = self._commit
-        self._put(write, short=write.short)
-
-    def call(self, function: Callable[[], T]) -> Future[T]:
-        """Run a function in the thread, between transactions, after the writes that came before.
-
-        Raises:
-            RuntimeError: the thread was closed.
-        """
-        call = _FunctionCall(function)
-        self._put(call, short=True)
-        return call.outcome
-
-    def close(self) -> None:
-        """Run the waiting jobs, then end the thread. Blocks."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._jobs.put(_END, short=False)
-        self._thread.join()
-
-    def _put(self, job: Write | _FunctionCall, *, short: bool) -> None:
-        with self._lock:
-            if self._closed:
-                raise RuntimeError("the writing thread was closed")
-            self._jobs.put(job, short=short)
-
-
-def _serve(jobs: _Jobs) -> None:
-    """Run jobs until the end of the queue. Between jobs the thread refers to no store, so it keeps none alive."""
-    while _serve_once(jobs):
-        pass
-
-
-def _serve_once(jobs: _Jobs) -> bool:
-    writes, call = _waiting(jobs)
-    wanted = [write for write in writes if not write.unwanted]
-    if wanted:
-        try:
-            wanted[0].commit(wanted)
-        except BaseException as error:  # these writes fail, and the thread goes on for the others
-            logger.exception("%d writes of the store failed", len(wanted))
-            for write in wanted:
-                if write.error is None and not write.committed:
-                    write.error = LightningStoreError(f"the store could not write: {error!r}")
-                    write.error.__cause__ = error
-        _answer(wanted)
-    if call is not None and call is not _END:
-        call.run()
-    return call is not _END
-
-
-def _waiting(jobs: _Jobs) -> tuple[list[Write], _FunctionCall | None]:
-    """Take the waiting short writes, up to `_MOST`, and one long write; and the function call after them, if any."""
-    writes: list[Write] = []
-    while True:
-        job = jobs.get(short=len(writes) < _MOST)
-        if not isinstance(job, Write):
-            if job is _END and not jobs.empty():  # short writes still wait
-                jobs.put(job, short=False)
-                return writes, None
-            return writes, job
-        writes.append(job)
-        if not job.short or len(writes) > _MOST or jobs.empty():
-            return writes, None
-
-
-def _answer(writes: Sequence[Write]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[Write]] = {}
-    for write in writes:
-        by_loop.setdefault(write.loop, []).append(write)
-    for loop, of_loop in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the event loop is closed, so nobody waits
-            loop.call_soon_threadsafe(_deliver, of_loop)
-
-
-def _deliver(writes: Sequence[Write]) -> None:
-    for write in writes:
-        write.deliver()
+            write.answer.set_exception(fit_for_future(write.error, "an operation of the store"))

@@ -11,6 +11,7 @@ kept, so deleted content stays deleted.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import secrets
@@ -37,10 +38,10 @@ from ..types import (
     Worker,
 )
 from . import lifecycle
-from .base import UNSET, Unset
+from .base import UNSET, LightningStore, Unset
 from .lifecycle import Now, construct
 from .listing import GroupPage, RolloutFilter, RolloutPage, check_page
-from .tables import DamagedRowError, Kind, Query, Tables, conditions
+from .tables import IDS, MODELS, DamagedRowError, Kind, Query, Tables, conditions
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ QUERIES: Final[dict[str, Kind]] = {
     "query_workers": "worker",
 }
 """Query methods of the contract, and the kind of object that each returns pages of."""
+_SIGNATURES: Final = {name: inspect.signature(getattr(LightningStore, name)) for name in QUERIES}
 
 
 @dataclass
@@ -125,14 +127,12 @@ class Ledger:
         rollout, latest = self._rollout(rollout_id)
         return self._start_attempt(rollout, latest, worker_id, dequeued=False)
 
-    def query(self, method: str, arguments: Mapping[str, Any]) -> Query:
-        """Return the query of a call of one of the methods in `QUERIES`.
-
-        Args:
-            method: Name of the method.
-            arguments: All its arguments, by name.
-        """
-        filters = dict(arguments)
+    def query(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Query:
+        """Return the query of a call of one of the methods in `QUERIES`."""
+        bound = _SIGNATURES[method].bind(None, *args, **kwargs)
+        bound.apply_defaults()
+        filters = bound.arguments
+        del filters["self"]
         order = {name: filters.pop(name) for name in ("sort_by", "sort_order", "limit", "offset")}
         logic = filters.pop("filter_logic", "and")
         scope: dict[str, Any] = {}
@@ -162,6 +162,15 @@ class Ledger:
     def get_latest_attempt(self, rollout_id: str) -> Attempt | None:
         row = self.tables.rollout(rollout_id)
         return None if row is None else row[1]
+
+    def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
+        return self.tables.resources(resources_id)
+
+    def get_latest_resources(self) -> ResourcesUpdate | None:
+        return self.tables.latest_resources()
+
+    def get_worker_by_id(self, worker_id: str) -> Worker | None:
+        return self.tables.worker(worker_id)
 
     def update_rollout(
         self,
@@ -213,9 +222,8 @@ class Ledger:
                 if row is None:
                     continue
                 attempt = row[1]
-            if attempt is not None and attempt.worker_id is not None:
-                worker = self._worker(attempt.worker_id)
-                self._write_worker(worker, lifecycle.worker_without_attempt(worker, attempt, time.time()))
+            if attempt is not None:
+                self._change_worker(attempt, lifecycle.worker_without_attempt, time.time())
             self.tables.delete_rollout(rollout_id)
             deleted.append(rollout_id)
         return deleted, len(rollout_ids)
@@ -243,13 +251,10 @@ class Ledger:
         if status is not UNSET:
             new = lifecycle.attempt_with_status(new, status, now)
         self._replace_attempt(rollout, latest, old, new, now)
-        if new.worker_id is not None:
-            if status in lifecycle.ENDED_ATTEMPT_STATUSES:
-                worker = self._worker(new.worker_id)
-                self._write_worker(worker, lifecycle.worker_without_attempt(worker, new, now))
-            elif new.status in lifecycle.LIVE_ATTEMPT_STATUSES and (status is not UNSET or "worker_id" in update):
-                worker = self._worker(new.worker_id)
-                self._write_worker(worker, lifecycle.worker_with_attempt(worker, new, now))
+        if status in lifecycle.ENDED_ATTEMPT_STATUSES:
+            self._change_worker(new, lifecycle.worker_without_attempt, now)
+        elif new.status in lifecycle.LIVE_ATTEMPT_STATUSES and (status is not UNSET or "worker_id" in update):
+            self._change_worker(new, lifecycle.worker_with_attempt, now)
         return new
 
     def add_many_spans(self, spans: Sequence[Span]) -> list[Span]:
@@ -276,10 +281,8 @@ class Ledger:
                 stored.extend(new)
                 alive = lifecycle.attempt_after_span(attempt, now)
                 self._replace_attempt(rollout, latest, attempt, alive, now)
-                if attempt.status == "unresponsive" and alive.worker_id is not None:
-                    worker = self._worker(alive.worker_id)
-                    if worker.current_attempt_id == alive.attempt_id:
-                        self._write_worker(worker, lifecycle.worker_with_attempt(worker, alive, now))
+                if attempt.status == "unresponsive":
+                    self._change_worker(alive, lifecycle.worker_in_sight_again, now)
         if len(by_attempt) > 1:
             position = {(span.attempt_id, span.span_id): index for index, span in reversed(list(enumerate(spans)))}
             stored.sort(key=lambda span: position[span.attempt_id, span.span_id])
@@ -316,7 +319,7 @@ class Ledger:
         update: dict[str, Any] = {"last_heartbeat_time": time.time()}
         if heartbeat_stats is not UNSET:
             update["heartbeat_stats"] = heartbeat_stats
-        worker = self._worker(worker_id).model_copy(update=update)
+        worker = (self.tables.worker(worker_id) or Worker(worker_id=worker_id)).model_copy(update=update)
         self.tables.write_worker(worker)
         return worker
 
@@ -331,15 +334,13 @@ class Ledger:
             except DamagedRowError as error:
                 logger.error("%s; its limits are not checked", error)
                 continue
-            status = lifecycle.overdue_status(attempt, rollout.config, now.time, now)
+            status = lifecycle.overdue_status(attempt, rollout.config, now)
             if status is None:
                 self.tables.replace_attempt(attempt, self._new_deadline(attempt, rollout, now))
                 continue
             lost = lifecycle.attempt_with_status(attempt, status, now.time)
             self._replace_attempt(rollout, latest, attempt, lost, now.time)
-            if lost.worker_id is not None:
-                worker = self._worker(lost.worker_id)
-                self._write_worker(worker, lifecycle.worker_out_of_sight(worker, lost))
+            self._change_worker(lost, lifecycle.worker_out_of_sight)
 
     def _new_rollouts(self, requests: Sequence[EnqueueRolloutRequest]) -> list[Rollout]:
         now = time.time()
@@ -356,10 +357,7 @@ class Ledger:
 
     def _started(self, rollout: Rollout, attempt: Attempt, *, dequeued: bool) -> AttemptedRollout:
         self.tables.insert_attempt(attempt, self._new_deadline(attempt, rollout))
-        if attempt.worker_id is not None:
-            worker = self._worker(attempt.worker_id)
-            busy = lifecycle.worker_with_attempt(worker, attempt, attempt.start_time, dequeued=dequeued)
-            self.tables.write_worker(busy)
+        self._change_worker(attempt, lifecycle.worker_with_attempt, attempt.start_time, dequeued=dequeued)
         return construct(AttemptedRollout, {**vars(rollout), "attempt": attempt})
 
     def _rollout(self, rollout_id: str) -> tuple[Rollout, Attempt | None]:
@@ -380,10 +378,12 @@ class Ledger:
             raise _unknown_attempt(rollout_id, attempt_id)
         return rollout, latest, attempt
 
-    def _worker(self, worker_id: str) -> Worker:
-        return self.tables.worker(worker_id) or Worker(worker_id=worker_id)
-
-    def _write_worker(self, old: Worker, new: Worker) -> None:
+    def _change_worker(self, attempt: Attempt, change: Callable[..., Worker], *args: Any, **options: Any) -> None:
+        """Store `change(worker, attempt, …)` of the worker of an attempt, if it has one."""
+        if attempt.worker_id is None:
+            return
+        old = self.tables.worker(attempt.worker_id) or Worker(worker_id=attempt.worker_id)
+        new = change(old, attempt, *args, **options)
         if new is not old:
             self.tables.write_worker(new)
 
@@ -425,14 +425,6 @@ def _unknown_attempt(rollout_id: str, attempt_id: str) -> ValueError:
 
 _key: ContextVar[str | None] = ContextVar("key_of_write", default=None)
 
-_IDS: Final[dict[type[Any], tuple[str, ...]]] = {
-    Rollout: ("rollout_id",),
-    Attempt: ("rollout_id", "attempt_id"),
-    Span: ("rollout_id", "attempt_id", "span_id"),
-    ResourcesUpdate: ("resources_id",),
-    Worker: ("worker_id",),
-}
-
 
 @contextmanager
 def carried_out_once(key: str) -> Iterator[None]:
@@ -473,9 +465,9 @@ def _named(result: Any) -> Any:
         return [_named(item) for item in result]
     if isinstance(result, AttemptedRollout):
         return {"AttemptedRollout": [result.rollout_id, result.attempt.attempt_id]}
-    for kind, ids in _IDS.items():
-        if isinstance(result, kind):
-            return {kind.__name__: [getattr(result, name) for name in ids]}
+    for kind, model in MODELS.items():
+        if isinstance(result, model):
+            return {model.__name__: [getattr(result, name) for name in IDS[kind]]}
     return result
 
 
@@ -506,7 +498,7 @@ def _stored(tables: Tables, kind: str, ids: list[str]) -> Any:
     if kind == "Attempt":
         return tables.attempt(*ids)
     if kind == "Span":
-        spans = tables.select(Query("span", conditions(dict(zip(_IDS[Span], ids, strict=True))))).items
+        spans = tables.select(Query("span", conditions(dict(zip(IDS["span"], ids, strict=True))))).items
         return spans[0] if spans else None
     rollout = tables.rollout(ids[0])
     if rollout is None or kind == "Rollout":

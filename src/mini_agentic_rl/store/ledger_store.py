@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import threading
 import time
 from abc import abstractmethod
@@ -20,7 +19,6 @@ from typing import Any, Final, TypeVar
 
 from ..types import AttemptedRollout, EnqueueRolloutRequest, PaginatedResult, Rollout, Span
 from .base import (
-    LightningStore,
     LightningStoreError,
     LightningStoreStatistics,
     StoreUnreachableError,
@@ -29,7 +27,7 @@ from .base import (
 from .ledger import QUERIES, Changes, Ledger, once
 from .lifecycle import StoreClock
 from .tables import Kind, Tables
-from .threading import as_in_contract
+from .threading import ForwardingStore, forward_methods
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -41,7 +39,27 @@ _AWAY_SECONDS: Final = 30.0
 _RETRY_SECONDS: Final = 0.2
 
 
-class LedgerStore(LightningStore):
+_WRITES: Final = (
+    "start_rollout",
+    "start_attempt",
+    "update_rollout",
+    "update_attempt",
+    "add_resources",
+    "update_resources",
+    "update_worker",
+)
+_READS: Final = (
+    "list_rollouts",
+    "list_groups",
+    "get_rollout_by_id",
+    "get_latest_attempt",
+    "get_resources_by_id",
+    "get_latest_resources",
+    "get_worker_by_id",
+)
+
+
+class LedgerStore(ForwardingStore):
     """Base of the stores that keep the data themselves, in memory or in a database."""
 
     def __init__(self) -> None:
@@ -59,6 +77,17 @@ class LedgerStore(LightningStore):
     @abstractmethod
     async def _read(self, operation: Callable[[Ledger], T]) -> T:
         """Run an operation that changes nothing; attempts past their limits are marked first, as in `_write`."""
+
+    async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a method of the contract that is one transaction: one of the ledger, or a query."""
+        if name in QUERIES:
+            return await self._read(lambda ledger: ledger.tables.select(ledger.query(name, args, kwargs)))
+        operation = getattr(Ledger, name)
+
+        def run(ledger: Ledger) -> Any:
+            return operation(ledger, *args, **kwargs)
+
+        return await (self._write(once(run, 0)) if name in _WRITES else self._read(run))
 
     async def take_over(self, work: Callable[[Tables], T]) -> T:
         """Run `work` on the tables in one transaction, without the rules of the ledger, to import records."""
@@ -170,8 +199,7 @@ class LedgerStore(LightningStore):
 
         So a page of any length is read in slices, whatever is written meanwhile.
         """
-        bound = _with_defaults(method, (), arguments)
-        page = await self._read(lambda ledger: ledger.tables.handles(ledger.query(method, bound)))
+        page = await self._read(lambda ledger: ledger.tables.handles(ledger.query(method, (), arguments)))
         return QUERIES[method], page
 
     async def items(self, kind: Kind, handles: Sequence[Any]) -> list[Any]:
@@ -197,57 +225,7 @@ class LedgerStore(LightningStore):
         return result, FOR_EVER if deadline is None else monotonic_of(deadline)
 
 
-# The other methods of the contract are one transaction each: a method of the ledger, a read of the tables, or a query.
-
-_WRITES: Final = (
-    "start_rollout",
-    "start_attempt",
-    "update_rollout",
-    "update_attempt",
-    "add_resources",
-    "update_resources",
-    "update_worker",
-)
-_READS: Final[dict[str, Callable[..., Any]]] = {
-    "list_rollouts": Ledger.list_rollouts,
-    "list_groups": Ledger.list_groups,
-    "get_rollout_by_id": Ledger.get_rollout_by_id,
-    "get_latest_attempt": Ledger.get_latest_attempt,
-    "get_resources_by_id": lambda ledger, resources_id: ledger.tables.resources(resources_id),
-    "get_latest_resources": lambda ledger: ledger.tables.latest_resources(),
-    "get_worker_by_id": lambda ledger, worker_id: ledger.tables.worker(worker_id),
-}
-_SIGNATURES: Final = {name: inspect.signature(getattr(LightningStore, name)) for name in QUERIES}
-
-
-def _with_defaults(query: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    bound = _SIGNATURES[query].bind(None, *args, **kwargs)
-    bound.apply_defaults()
-    return {name: value for name, value in bound.arguments.items() if name != "self"}
-
-
-def _select(query: str, ledger: Ledger, *args: Any, **kwargs: Any) -> PaginatedResult[Any]:
-    return ledger.tables.select(ledger.query(query, _with_defaults(query, args, kwargs)))
-
-
-def _define(name: str, operation: Callable[..., Any], *, writes: bool = False) -> None:
-    """Define a method of `LedgerStore` that runs `operation(ledger, …)`."""
-
-    async def method(self: LedgerStore, *args: Any, **kwargs: Any) -> Any:
-        def run(ledger: Ledger) -> Any:
-            return operation(ledger, *args, **kwargs)
-
-        return await (self._write(once(run, 0)) if writes else self._read(run))
-
-    setattr(LedgerStore, name, as_in_contract(method, LedgerStore, name))
-
-
-for _name in _WRITES:
-    _define(_name, getattr(Ledger, _name), writes=True)
-for _name, _operation in _READS.items():
-    _define(_name, _operation)
-for _name in QUERIES:
-    _define(_name, partial(_select, _name))
+forward_methods(LedgerStore, (*_WRITES, *_READS, *QUERIES))
 
 
 def has_overdue(ledger: Ledger) -> bool:

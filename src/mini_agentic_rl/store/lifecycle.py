@@ -117,20 +117,14 @@ def attempt_after_span(attempt: Attempt, now: float) -> Attempt:
     return replace_fields(attempt, status="running", last_heartbeat_time=now)
 
 
-def overdue_status(
-    attempt: Attempt, config: RolloutConfig, now: float, clock: Now | None = None
-) -> AttemptStatus | None:
-    """Return `timeout` or `unresponsive` if the attempt has passed its limit, else None.
-
-    Args:
-        clock: A reading of the clock; None takes recorded times as they are.
-    """
+def overdue_status(attempt: Attempt, config: RolloutConfig, now: Now) -> AttemptStatus | None:
+    """Return `timeout` or `unresponsive` if the attempt has passed its limit, else None."""
     if attempt.status not in LIVE_ATTEMPT_STATUSES:
         return None
-    if config.timeout_seconds is not None and now >= _counted(attempt.start_time, clock) + config.timeout_seconds:
+    limit, silence = config.timeout_seconds, config.unresponsive_seconds
+    if limit is not None and now.time >= _counted(attempt.start_time, now) + limit:
         return "timeout"
-    silence = config.unresponsive_seconds
-    if silence is not None and now >= _counted(_last_heartbeat(attempt), clock) + silence:
+    if silence is not None and now.time >= _counted(_last_heartbeat(attempt), now) + silence:
         return "unresponsive"
     return None
 
@@ -174,18 +168,25 @@ def worker_with_attempt(worker: Worker, attempt: Attempt, now: float, *, dequeue
     return replace_fields(worker, **update)
 
 
+def _works_on(worker: Worker, attempt: Attempt) -> bool:
+    return worker.current_attempt_id == attempt.attempt_id and worker.current_rollout_id == attempt.rollout_id
+
+
 def worker_without_attempt(worker: Worker, attempt: Attempt, now: float) -> Worker:
     """Return the worker as idle; unchanged if it works on another attempt."""
-    if worker.current_attempt_id != attempt.attempt_id or worker.current_rollout_id != attempt.rollout_id:
+    if not _works_on(worker, attempt):
         return worker
     return replace_fields(worker, status="idle", last_idle_time=now, current_rollout_id=None, current_attempt_id=None)
 
 
 def worker_out_of_sight(worker: Worker, attempt: Attempt) -> Worker:
-    """Return the worker of an attempt that passed a limit, in status `unknown`."""
-    if worker.current_attempt_id != attempt.attempt_id or worker.current_rollout_id != attempt.rollout_id:
-        return worker
-    return replace_fields(worker, status="unknown")
+    """Return the worker of an attempt that passed a limit, in status `unknown`; unchanged if it works on another."""
+    return replace_fields(worker, status="unknown") if _works_on(worker, attempt) else worker
+
+
+def worker_in_sight_again(worker: Worker, attempt: Attempt, now: float) -> Worker:
+    """Return the worker of an attempt that was revived as busy; unchanged if it works on another."""
+    return worker_with_attempt(worker, attempt, now) if _works_on(worker, attempt) else worker
 
 
 M = TypeVar("M", bound=BaseModel)

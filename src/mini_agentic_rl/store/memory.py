@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain, dropwhile, islice
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, RolloutStatus, Span, Worker
 from . import lifecycle
@@ -23,6 +23,9 @@ from .ledger import Changes, Ledger
 from .ledger_store import LedgerStore
 from .listing import GroupPage, RolloutFilter, RolloutGroup, RolloutPage, step_and_group, stored_reward
 from .tables import MOST_OUTCOMES, Kind, Query, body_json
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_values
 
 T = TypeVar("T")
 
@@ -313,23 +316,15 @@ class MemoryTables:
         return RolloutPage.model_construct(items=items, rewards=rewards, next=None)
 
     def _newest_rows(self, wanted: RolloutFilter, before: int | None) -> Iterable[_RolloutRow]:
-        """Return the rows below a position that a filter may match, the newest first, by the narrowest index."""
-        ids: Iterable[str] | None = None
-        if wanted.group is not None:
-            ids = self._groups.get(wanted.group, ())
-        elif wanted.status_in is not None:
-            with_status = [self._by_status.get(status, {}) for status in set(wanted.status_in)]
-            if 4 * sum(map(len, with_status)) < len(self._rollouts):
-                ids = chain.from_iterable(with_status)
-        rows: Iterable[_RolloutRow]
-        if ids is not None:
-            rows = sorted((self._rollouts[i] for i in ids), key=lambda row: -row.number)
-        else:
-            rows = reversed(self._rollouts.values())
-            if before is not None:
-                deleted = self._rollout_number - len(self._rollouts)
-                rows = islice(rows, max(0, self._rollout_number - before - deleted), None)
-        return rows if before is None else dropwhile(lambda row: row.number >= before, rows)
+        """Return the rows below a position that a filter may match, the newest first."""
+        rows = self._rows(statuses=wanted.status_in, group=wanted.group)
+        newest: Iterable[_RolloutRow] = reversed(rows)
+        if before is None:
+            return newest
+        if len(rows) == len(self._rollouts):
+            deleted = self._rollout_number - len(rows)
+            newest = islice(newest, max(0, self._rollout_number - before - deleted), None)
+        return dropwhile(lambda row: row.number >= before, newest)
 
     def list_groups(self, before: int | None, limit: int) -> GroupPage:
         firsts = ((self._rollouts[next(iter(ids))].number, name) for name, ids in self._groups.items())
@@ -396,29 +391,36 @@ class MemoryTables:
         row = self._rollouts.get(rollout_id)
         return None if row is None else row.attempts.get(attempt_id)
 
-    def _rollout_page(self, query: Query) -> PaginatedResult[_RolloutRow]:
-        statuses = query.required("status")
-        conditions = (*query.scope, *query.filters)
-        rows = self._rollouts.values()
-        ordered: Iterable[_RolloutRow] = reversed(rows) if query.sort_order == "desc" else rows
-        if not conditions and query.sort_by is None:
-            return query.page_of(ordered, len(rows))
-        if statuses is not None and len(conditions) == 1 and query.sort_by is None:
-            total = sum(len(self._by_status.get(status, ())) for status in set(statuses))
-            if 4 * total >= len(rows):  # many match, so the page is soon full
-                return query.page_of((row for row in ordered if row.rollout.status in statuses), total)
-        return query.page(self._rollout_candidates(query), key=lambda row: row.rollout)
-
-    def _rollout_candidates(self, query: Query) -> Iterable[_RolloutRow]:
-        """Return the rows that may match, in the order of creation, from the narrowest index that applies."""
-        ids: Iterable[str] | None = query.required("rollout_id")
-        statuses = query.required("status")
-        if ids is None and statuses is not None:
-            ids = chain.from_iterable(self._by_status.get(status, ()) for status in statuses)
+    def _rows(
+        self,
+        ids: Iterable[str] | None = None,
+        statuses: Collection[RolloutStatus] | None = None,
+        group: str | None = None,
+    ) -> dict_values[str, _RolloutRow] | list[_RolloutRow]:
+        """Return the rows that may match, in the order of creation, from the narrowest index; None is no condition."""
+        if ids is None and group is not None:
+            ids = self._groups.get(group, ())
+        elif ids is None and statuses is not None:
+            with_status = [self._by_status.get(status, {}) for status in set(statuses)]
+            if 4 * sum(map(len, with_status)) < len(self._rollouts):
+                ids = chain.from_iterable(with_status)
         if ids is None:
             return self._rollouts.values()
         rows = {rollout_id: self._rollouts[rollout_id] for rollout_id in ids if rollout_id in self._rollouts}
         return sorted(rows.values(), key=lambda row: row.number)
+
+    def _rollout_page(self, query: Query) -> PaginatedResult[_RolloutRow]:
+        statuses = query.required("status")
+        rows = self._rows(query.required("rollout_id"), statuses)
+        conditions = len(query.scope) + len(query.filters)
+        if query.sort_by is None and conditions == (0 if statuses is None else 1):  # the page ends before all rows
+            total = len(rows)
+            if statuses is not None:
+                total = sum(len(self._by_status.get(status, ())) for status in set(statuses))
+            ordered = reversed(rows) if query.sort_order == "desc" else rows
+            matching = (row for row in ordered if statuses is None or row.rollout.status in statuses)
+            return query.page_of(matching, total)
+        return query.page(rows, key=lambda row: row.rollout)
 
 
 def _text(span: Span) -> str:

@@ -9,25 +9,15 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, wraps
+from functools import cached_property
 from itertools import islice
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
 import pydantic_core
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
-from typing_extensions import ParamSpec
 
-from ..types import (
-    Attempt,
-    NamedResources,
-    PaginatedResult,
-    ResourcesUpdate,
-    Rollout,
-    RolloutConfig,
-    Span,
-    Worker,
-)
+from ..types import Attempt, PaginatedResult, ResourcesUpdate, Rollout, RolloutConfig, Span, Worker
 from .base import LightningStoreError, LightningStoreStatistics
 from .lifecycle import construct
 from .listing import GroupPage, RolloutFilter, RolloutPage, step_and_group, stored_reward
@@ -132,28 +122,35 @@ class Tables(Protocol):
         """Keep the outcome of a write, and forget the oldest beyond `MOST_OUTCOMES`."""
 
 
-def _fields_but(model: type[BaseModel], *left_out: str) -> tuple[str, ...]:
-    return tuple(name for name in model.model_fields if name not in left_out)
-
-
-SORTABLE: Final[dict[Kind, tuple[str, ...]]] = {
-    "rollout": _fields_but(Rollout, "input", "config", "metadata"),
-    "attempt": _fields_but(Attempt, "metadata"),
-    "span": (
-        "rollout_id",
-        "attempt_id",
-        "sequence_id",
-        "trace_id",
-        "span_id",
-        "parent_id",
-        "name",
-        "start_time",
-        "end_time",
-    ),
-    "resources": _fields_but(ResourcesUpdate, "resources"),
-    "worker": _fields_but(Worker, "heartbeat_stats"),
+MODELS: Final[dict[Kind, type[BaseModel]]] = {
+    "rollout": Rollout,
+    "attempt": Attempt,
+    "span": Span,
+    "resources": ResourcesUpdate,
+    "worker": Worker,
 }
-"""Fields by which `sort_by` may order."""
+IDS: Final[dict[Kind, tuple[str, ...]]] = {
+    "rollout": ("rollout_id",),
+    "attempt": ("rollout_id", "attempt_id"),
+    "span": ("rollout_id", "attempt_id", "span_id"),
+    "resources": ("resources_id",),
+    "worker": ("worker_id",),
+}
+"""Fields that together identify an object."""
+_JSON_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
+    "rollout": ("input", "config", "metadata"),
+    "attempt": ("metadata",),
+    "span": ("status", "attributes", "events", "links", "context", "parent", "resource"),
+    "resources": ("resources",),
+    "worker": ("heartbeat_stats",),
+}
+"""Fields that databases keep as JSON, each in a column `FIELD_json`; those of a span together in `body_json`, with any
+further fields."""
+SORTABLE: Final[dict[Kind, tuple[str, ...]]] = {
+    kind: tuple(name for name in model.model_fields if name not in _JSON_FIELDS[kind]) for kind, model in MODELS.items()
+}
+"""Fields by which `sort_by` may order; databases have a column of the same name for each."""
+_SPAN_COLUMNS: Final = set(SORTABLE["span"])
 
 
 @dataclass(frozen=True)
@@ -223,7 +220,12 @@ class Query:
         matching = [item for item in candidates if self._matches(key(item))]
         if self.sort_by is not None:
             field = self.sort_by
-            matching.sort(key=lambda item: _none_first(getattr(key(item), field)), reverse=self.sort_order == "desc")
+
+            def place(item: T) -> tuple[bool, Any]:
+                value = getattr(key(item), field)
+                return (False, 0) if value is None else (True, value)
+
+            matching.sort(key=place, reverse=self.sort_order == "desc")
         elif self.sort_order == "desc":
             matching.reverse()
         return self.page_of(matching, len(matching))
@@ -259,18 +261,11 @@ def conditions(arguments: dict[str, Any]) -> tuple[Condition, ...]:
     return tuple(built)
 
 
-def _none_first(value: Any) -> tuple[bool, Any]:
-    return (False, 0) if value is None else (True, value)
-
-
-P = ParamSpec("P")
-
 logger = logging.getLogger(__name__)
 
 _ENCODER: Final = json.JSONEncoder(default=to_jsonable_python, separators=(",", ":"))
-_RESOURCES: Final[TypeAdapter[NamedResources]] = TypeAdapter(NamedResources)
-_SPAN_COLUMNS: Final = SORTABLE["span"]
-_SPAN_COLUMN_SET: Final = set(_SPAN_COLUMNS)
+_CONTENT: Final = ("mode", "resources_id", "input", "config", "metadata")
+"""Fields of a rollout other than its ids, status and times."""
 
 Row: TypeAlias = Mapping[str, Any]
 """Columns of a row that was read."""
@@ -301,37 +296,6 @@ def readable(make: Callable[[Row], T], rows: Iterable[Row], on_damage: Callable[
     return objects
 
 
-_NAMES: Final[dict[Kind, tuple[str, ...]]] = {
-    "rollout": ("rollout_id",),
-    "attempt": ("rollout_id", "attempt_id"),
-    "span": ("rollout_id", "attempt_id", "span_id"),
-    "resources": ("resources_id",),
-    "worker": ("worker_id",),
-}
-
-
-def _naming(kind: Kind) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a reader of rows: an error names the damaged row."""
-
-    def decorate(read: Callable[P, T]) -> Callable[P, T]:
-        @wraps(read)
-        def named(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                return read(*args, **kwargs)
-            except (ValueError, TypeError) as error:
-                row = cast("Row", args[0])
-                names = " ".join(str(row[name]) for name in _NAMES[kind] if name in row)
-                reason = str(error).partition("\n")[0]
-                raise DamagedRowError(f"the row of the {kind} {names} is damaged in the database ({reason})") from error
-
-        return named
-
-    return decorate
-
-
-_CONTENT: Final = ("mode", "resources_id", "input", "config", "metadata")
-
-
 def to_json(value: Any) -> str:
     """Encode as JSON text, from which numbers (also infinities and NaN) and texts are read back exactly.
 
@@ -346,122 +310,61 @@ def to_json(value: Any) -> str:
         raise ValueError(f"a database keeps tasks, metadata and spans as JSON: {error}") from error
 
 
-def rollout_columns(rollout: Rollout) -> Values:
-    """Return the columns of a rollout."""
-    step, group = step_and_group(rollout.metadata)
-    return {
-        **{name: getattr(rollout, name) for name in SORTABLE["rollout"]},
-        "step": step,
-        "group_id": group,
-        "input_json": to_json(rollout.input),
-        "config_json": rollout.config.model_dump_json(),
-        "metadata_json": to_json(rollout.metadata),
-    }
-
-
-def content_changed(old: Rollout, new: Rollout) -> bool:
-    """Return True if a field other than the status and the end time was replaced."""
-    before, after = vars(old), vars(new)
-    return any(after[name] is not before[name] for name in _CONTENT)
-
-
-@_naming("rollout")
-def rollout_of(row: Row) -> Rollout:
-    """Return the rollout of a row."""
-    values = {name: row[name] for name in SORTABLE["rollout"]}
-    values["input"] = json.loads(row["input_json"])
-    values["config"] = RolloutConfig(**_config(row["config_json"]))
-    values["metadata"] = _object(row["metadata_json"])
-    return construct(Rollout, values)
-
-
-@lru_cache(maxsize=64)
-def _config(text: str) -> dict[str, Any]:
-    """Parse a config; cached, because most rollouts share a few configs. The result is only read."""
-    config: dict[str, Any] = json.loads(text)
-    return config
-
-
-def _object(text: str) -> dict[str, Any]:
-    parsed: dict[str, Any] = {} if text == "{}" else json.loads(text)
-    return parsed
-
-
-def attempt_columns(attempt: Attempt) -> Values:
-    """Return the columns of an attempt."""
-    values = dict(vars(attempt))
-    values["metadata_json"] = to_json(values.pop("metadata"))
-    return values
-
-
-@_naming("attempt")
-def attempt_of(row: Row, prefix: str = "") -> Attempt:
-    """Return the attempt of a row whose column names start with `prefix`."""
-    values = {name: row[prefix + name] for name in SORTABLE["attempt"]}
-    values["metadata"] = _object(row[prefix + "metadata_json"])
-    return construct(Attempt, values)
-
-
-def span_columns(span: Span) -> Values:
-    """Return the columns of a span; fields without a column go into `body_json`."""
-    values: Values = {name: getattr(span, name) for name in _SPAN_COLUMNS}
-    values["reward"] = stored_reward(span.name, span.attributes)
-    values["body_json"] = body_json(span)
-    return values
-
-
 def body_json(span: Span) -> str:
     """Return the fields of a span without a column (attributes, events, links, status) as JSON.
 
     Raises:
         ValueError: they cannot be expressed as JSON.
     """
-    body = span.model_dump(exclude=_SPAN_COLUMN_SET)
+    body = span.model_dump(exclude=_SPAN_COLUMNS)
     try:
         return pydantic_core.to_json(body, inf_nan_mode="constants").decode()
     except ValueError:  # text that is not Unicode, which only the slower encoder can write; or not JSON
         return to_json(body)
 
 
-@_naming("span")
-def span_of(row: Row) -> Span:
-    """Return the span of a row."""
-    return Span(**json.loads(row["body_json"]), **{name: row[name] for name in _SPAN_COLUMNS})
+def columns_of(kind: Kind, item: BaseModel) -> Values:
+    """Return the columns of an object in a database.
 
-
-def resources_columns(update: ResourcesUpdate) -> Values:
-    """Return the columns of a set of resources."""
-    values = dict(vars(update))
-    values["resources_json"] = to_json(_RESOURCES.dump_python(values.pop("resources")))
+    Raises:
+        ValueError: a field cannot be expressed as JSON.
+    """
+    fields = vars(item)
+    values: Values = {name: fields[name] for name in SORTABLE[kind]}
+    if isinstance(item, Span):
+        return values | {"reward": stored_reward(item.name, item.attributes), "body_json": body_json(item)}
+    for name in _JSON_FIELDS[kind]:
+        value = fields[name]
+        values[name + "_json"] = value.model_dump_json() if name == "config" else to_json(value)
+    if isinstance(item, Rollout):
+        values["step"], values["group_id"] = step_and_group(item.metadata)
     return values
 
 
-@_naming("resources")
-def resources_of(row: Row) -> ResourcesUpdate:
-    """Return the set of resources of a row."""
-    values = {name: row[name] for name in SORTABLE["resources"]}
-    return ResourcesUpdate(**values, resources=json.loads(row["resources_json"]))
+def object_of(kind: Kind, row: Row, prefix: str = "") -> Any:
+    """Return the object of a row whose column names start with `prefix`.
+
+    Raises:
+        DamagedRowError: a column holds what no store has written; the message names the object.
+    """
+    try:
+        values = {name: row[prefix + name] for name in SORTABLE[kind]}
+        if kind == "span":
+            return Span(**json.loads(row["body_json"]), **values)
+        for name in _JSON_FIELDS[kind]:
+            text = row[f"{prefix}{name}_json"]
+            if name == "config":
+                values[name] = RolloutConfig.model_validate_json(text)
+            else:
+                values[name] = {} if text == "{}" else json.loads(text)
+        return ResourcesUpdate(**values) if kind == "resources" else construct(MODELS[kind], values)
+    except (ValueError, TypeError) as error:
+        names = " ".join(str(row[prefix + name]) for name in IDS[kind])
+        reason = str(error).partition("\n")[0]
+        raise DamagedRowError(f"the row of the {kind} {names} is damaged in the database ({reason})") from error
 
 
-def worker_columns(worker: Worker) -> Values:
-    """Return the columns of a worker."""
-    values = dict(vars(worker))
-    values["heartbeat_stats_json"] = to_json(values.pop("heartbeat_stats"))
-    return values
-
-
-@_naming("worker")
-def worker_of(row: Row) -> Worker:
-    """Return the worker of a row."""
-    values = {name: row[name] for name in SORTABLE["worker"]}
-    values["heartbeat_stats"] = _object(row["heartbeat_stats_json"])
-    return construct(Worker, values)
-
-
-OBJECT_OF: Final[dict[Kind, Callable[[Row], Any]]] = {
-    "attempt": attempt_of,
-    "span": span_of,
-    "resources": resources_of,
-    "worker": worker_of,
-}
-"""Functions that return the object of a row, for the kinds whose objects have one row."""
+def content_changed(old: Rollout, new: Rollout) -> bool:
+    """Return True if a field other than the status and the end time was replaced."""
+    before, after = vars(old), vars(new)
+    return any(after[name] is not before[name] for name in _CONTENT)

@@ -88,23 +88,16 @@ class ForwardingStore(LightningStore):
 
 
 def forward_methods(store: type[ForwardingStore], names: Iterable[str] = STORE_METHODS) -> None:
-    """Define each of the named methods that the class does not define itself."""
+    """Define each of the named methods that the class does not define itself, with the signature of the contract."""
     for name in names:
         if name not in vars(store):
-            setattr(store, name, as_in_contract(_forwarding(name), store, name))
+            setattr(store, name, _forwarding(store, name))
 
 
-def _forwarding(name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-    async def forward(self: ForwardingStore, *args: Any, **kwargs: Any) -> Any:
+def _forwarding(store: type[ForwardingStore], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+    async def method(self: ForwardingStore, *args: Any, **kwargs: Any) -> Any:
         return await self._forward(name, args, kwargs)
 
-    return forward
-
-
-def as_in_contract(
-    method: Callable[..., Coroutine[Any, Any, Any]], store: type[LightningStore], name: str
-) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Give a method of `store` the name, docstring and signature of a method of the contract, and return it."""
     contract = getattr(LightningStore, name)
     method.__name__ = name
     method.__qualname__ = f"{store.__name__}.{name}"

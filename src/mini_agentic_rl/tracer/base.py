@@ -6,12 +6,11 @@ loop: each task, and each thread that was started with the task's context, sees 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -36,14 +35,15 @@ def get_active_tracer() -> Tracer | None:
     return _active_tracer.get() or (_process_tracer[0] if _process_tracer else None)
 
 
-def set_process_tracer(tracer: Tracer) -> None:
-    """Make `tracer` that of all tasks without an active one."""
-    _process_tracer[:] = [tracer]
+def remember_init(again: Callable[[], None], tracer: Tracer | None) -> None:
+    """Note a call of `init`, which processes that unpickle a tracer of this one repeat.
 
-
-def remember_init(again: Callable[[], None]) -> None:
-    """Note a call of `init`, which processes that unpickle a tracer of this one repeat."""
+    Args:
+        again: Repeats the call.
+        tracer: Tracer of all tasks without an active one.
+    """
     _set_up[:] = [again]
+    _process_tracer[:] = [] if tracer is None else [tracer]
 
 
 def recipe_of(tracer: Tracer) -> tuple[Callable[..., Tracer], tuple[Any, ...]]:
@@ -134,19 +134,16 @@ class Tracer(ParallelWorkerBase):
         The overridden method is called without the store, which it has from `init_worker`. Spans of the runner and of
         emitters reach the store whatever it yields.
         """
-        if type(self).trace_context is Tracer.trace_context:
-            trace = self._trace_type(self, store, rollout_id, attempt_id)
-            async with self._bound(trace, self._root(trace, rollout_id)):
-                yield trace
-            return
-        async with self.trace_context(name=rollout_id, rollout_id=rollout_id, attempt_id=attempt_id):
-            opened = self._open_trace()
-            if opened is not None:  # the subclass has called ours
-                yield opened
-                return
-            trace = self._trace_type(self, store, rollout_id, attempt_id)
-            async with self._bound(trace, self._root(trace, rollout_id)):
-                yield trace
+        async with AsyncExitStack() as contexts:
+            trace = None
+            if type(self).trace_context is not Tracer.trace_context:
+                theirs = self.trace_context(name=rollout_id, rollout_id=rollout_id, attempt_id=attempt_id)
+                await contexts.enter_async_context(theirs)
+                trace = self._open_trace()  # there is one if the subclass has called ours
+            if trace is None:
+                trace = self._trace_type(self, store, rollout_id, attempt_id)
+                await contexts.enter_async_context(self._bound(trace, self._root(trace, rollout_id)))
+            yield trace
 
     @asynccontextmanager
     async def continue_trace(self) -> AsyncIterator[Trace]:
@@ -292,19 +289,13 @@ class Tracer(ParallelWorkerBase):
             with self._visible(trace), root:
                 yield
         except BaseException:
-            await self._close_quietly(trace)
+            try:
+                await trace.close()
+            except Exception as error:  # the exception of the block is raised
+                logger.warning("spans of rollout %s were lost: %s", trace.rollout_id, error)
             raise
         else:
             await trace.close()
-
-    @staticmethod
-    async def _close_quietly(trace: Trace) -> None:
-        try:
-            await trace.close()
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # the exception of the block is raised
-            logger.warning("spans of rollout %s were lost: %s", trace.rollout_id, error)
 
 
 def _name_of(func: Callable[..., Any]) -> str:

@@ -33,7 +33,7 @@ from ..config import LightningEnvVar, resolve_str_env_var
 from ..errors import MissingPackageError, UserError
 from ..semconv import LightningResourceAttributes
 from ..types import Attributes, Span, SpanCoreFields
-from .base import Tracer, get_open_trace, recipe_of, remember_init, set_process_tracer
+from .base import Tracer, get_open_trace, recipe_of, remember_init
 from .spans import OpenSpan, Trace
 
 logger = logging.getLogger(__name__)
@@ -266,9 +266,8 @@ def init(endpoint: str | None = None, *, api_key: str | None = None) -> None:
         provider.add_span_processor(_RolloutProcessor(elsewhere))
         if is_ours:
             otel.set_tracer_provider(provider)
-        if elsewhere is not None or not is_ours:
-            set_process_tracer(tracer)
-        remember_init(partial(init, endpoint, api_key=api_key))
+        records = elsewhere is not None or not is_ours
+        remember_init(partial(init, endpoint, api_key=api_key), tracer if records else None)
         _done.append(provider)
 
 

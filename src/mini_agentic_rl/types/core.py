@@ -107,7 +107,13 @@ class Rollout(BaseModel):
         Raises:
             ValueError: the name is empty or not a string.
         """
-        mark_trainable_agent(self.metadata, agent_id)
+        if not isinstance(agent_id, str) or not agent_id:
+            raise ValueError(f"mark_agent_as_trainable takes the name of an agent, not {agent_id!r}")
+        marked = trainable_agents_in(self.metadata)
+        if agent_id not in marked:
+            self.metadata[TRAINABLE_AGENTS_KEY] = [*marked, agent_id]
+        for recorder in _recorders:
+            recorder(agent_id)
 
 
 class Attempt(BaseModel):
@@ -239,21 +245,6 @@ def on_trainable_agent(recorder: Callable[[str], None]) -> None:
     """Call `recorder` with the name of every agent that is marked in the future."""
     if recorder not in _recorders:
         _recorders.append(recorder)
-
-
-def mark_trainable_agent(metadata: dict[str, Any], agent_id: str) -> None:
-    """Mark an agent as trainable in the metadata of its rollout, and call the recorders.
-
-    Raises:
-        ValueError: the name is empty or not a string.
-    """
-    if not isinstance(agent_id, str) or not agent_id:
-        raise ValueError(f"mark_agent_as_trainable takes the name of an agent, not {agent_id!r}")
-    marked = trainable_agents_in(metadata)
-    if agent_id not in marked:
-        metadata[TRAINABLE_AGENTS_KEY] = [*marked, agent_id]
-    for recorder in _recorders:
-        recorder(agent_id)
 
 
 def trainable_agents_in(metadata: Mapping[str, Any]) -> list[str]:

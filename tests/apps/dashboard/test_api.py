@@ -21,7 +21,7 @@ from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.apps.dashboard import dashboard_pages, run_sources, store_source
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer
-from store.test_migrations import VERSION_1
+from store.test_sql import VERSION_1
 
 
 def test_a_run_is_told_with_its_state_its_accuracy_and_its_counts(shown):

@@ -20,7 +20,7 @@ from pymongo.errors import OperationFailure
 
 from mini_agentic_rl.store import LightningStore, LightningStoreError, MongoLightningStore
 from mini_agentic_rl.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
-from store import test_clock, test_concurrency, test_contract, test_health, test_listings, test_open
+from store import test_concurrency, test_contract, test_health, test_listings, test_open
 from store.conftest import MAKERS, opened_store, pass_time, set_clock
 from store.test_contract import check_reopened, span_of
 from store.test_properties import StoreMachine, run_machine
@@ -40,7 +40,7 @@ async def store(tmp_path: Path) -> AsyncIterator[LightningStore]:
         yield opened
 
 
-for _module in (test_clock, test_concurrency, test_contract, test_health, test_listings, test_open):
+for _module in (test_concurrency, test_contract, test_health, test_listings, test_open):
     for _name, _test in vars(_module).items():
         # Eight threads take half a minute here; two stores claim below.
         if _name.startswith("test_eight_threads"):

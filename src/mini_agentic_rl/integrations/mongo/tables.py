@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, Final
 
 from pymongo import ASCENDING, DESCENDING, IndexModel, ReturnDocument
@@ -22,23 +23,15 @@ from ...store.listing import (
     RolloutPage,
 )
 from ...store.tables import (
-    OBJECT_OF,
     Condition,
     Kind,
     Query,
     Row,
     Values,
-    attempt_columns,
-    attempt_of,
+    columns_of,
     content_changed,
+    object_of,
     readable,
-    resources_columns,
-    resources_of,
-    rollout_columns,
-    rollout_of,
-    span_columns,
-    worker_columns,
-    worker_of,
 )
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 
@@ -235,7 +228,7 @@ class MongoTables:
         for rollout in rollouts:
             queued = rollout.status in lifecycle.QUEUED_STATUSES
             documents.append(
-                _fitting(rollout_columns(rollout), f"rollout {rollout.rollout_id}")
+                _fitting(columns_of("rollout", rollout), f"rollout {rollout.rollout_id}")
                 | {
                     "_id": self._next(ROLLOUTS),
                     "latest_attempt": None,
@@ -249,7 +242,7 @@ class MongoTables:
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
         changed: Values = {}
         if content_changed(old, new):
-            changed = _fitting(rollout_columns(new), f"rollout {new.rollout_id}")
+            changed = _fitting(columns_of("rollout", new), f"rollout {new.rollout_id}")
         if new.status != old.status:
             changed |= {"status": new.status, "end_time": new.end_time}
             if new.status not in lifecycle.QUEUED_STATUSES:
@@ -274,7 +267,7 @@ class MongoTables:
 
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         document = self._attempts.find_one(_ids(rollout_id, attempt_id), session=self._session)
-        return None if document is None else attempt_of(document)
+        return None if document is None else object_of("attempt", document)
 
     def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         number = self._next(ATTEMPTS)
@@ -327,7 +320,7 @@ class MongoTables:
         new = [span for span_id, span in first_of.items() if span_id not in known]
         if new:
             documents = [
-                _fitting(span_columns(span), f"span {span.span_id}") | {"_id": self._next(SPANS)} for span in new
+                _fitting(columns_of("span", span), f"span {span.span_id}") | {"_id": self._next(SPANS)} for span in new
             ]
             self._spans.insert_many(documents, session=self._session)
             reached = max(span.sequence_id for span in new)
@@ -349,22 +342,22 @@ class MongoTables:
     def latest_resources(self) -> ResourcesUpdate | None:
         last = [("write_number", DESCENDING)]
         document = self._resources.find_one({}, sort=last, session=self._session)
-        return None if document is None else resources_of(document)
+        return None if document is None else object_of("resources", document)
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
         document = self._resources.find_one({"resources_id": resources_id}, session=self._session)
-        return None if document is None else resources_of(document)
+        return None if document is None else object_of("resources", document)
 
     def write_resources(self, update: ResourcesUpdate) -> None:
-        document = _fitting(resources_columns(update), f"the set of resources {update.resources_id}")
+        document = _fitting(columns_of("resources", update), f"the set of resources {update.resources_id}")
         self._write(RESOURCES, "resources_id", document | {"write_number": self._next("resource_writes")})
 
     def worker(self, worker_id: str) -> Worker | None:
         document = self._workers.find_one({"worker_id": worker_id}, session=self._session)
-        return None if document is None else worker_of(document)
+        return None if document is None else object_of("worker", document)
 
     def write_worker(self, worker: Worker) -> None:
-        self._write(WORKERS, "worker_id", _fitting(worker_columns(worker), f"worker {worker.worker_id}"))
+        self._write(WORKERS, "worker_id", _fitting(columns_of("worker", worker), f"worker {worker.worker_id}"))
 
     def select(self, query: Query) -> PaginatedResult[Any]:
         collection, matching = self._of_kind[query.kind], filter_of(query)
@@ -375,7 +368,7 @@ class MongoTables:
             if query.kind == "rollout":
                 items = [lifecycle.with_attempt(*row) for row in self._with_latest(documents)]
             else:
-                items = readable(OBJECT_OF[query.kind], documents)
+                items = readable(partial(object_of, query.kind), documents)
         if query.limit == -1 and query.offset == 0:
             total = len(items)
         elif matching:
@@ -400,7 +393,7 @@ class MongoTables:
         documents = sorted(unordered, key=lambda document: place[document["_id"]])
         if kind == "rollout":
             return [lifecycle.with_attempt(*each) for each in self._with_latest(documents)]
-        return readable(OBJECT_OF[kind], documents)
+        return readable(partial(object_of, kind), documents)
 
     def list_rollouts(self, wanted: RolloutFilter, before: int | None, limit: int) -> RolloutPage:
         tests: dict[str, Any] = {} if before is None else {"_id": {"$lt": before}}
@@ -492,7 +485,7 @@ class MongoTables:
 
         def with_latest(document: Row) -> tuple[Rollout, Attempt | None]:
             attempt = attempts.get(document["latest_attempt"])
-            return rollout_of(document), None if attempt is None else attempt_of(attempt)
+            return object_of("rollout", document), None if attempt is None else object_of("attempt", attempt)
 
         return readable(with_latest, documents)
 
@@ -522,7 +515,7 @@ def _ids(rollout_id: str, attempt_id: str) -> dict[str, str]:
 
 
 def _attempt_document(attempt: Attempt) -> Values:
-    return _fitting(attempt_columns(attempt), f"attempt {attempt.attempt_id}")
+    return _fitting(columns_of("attempt", attempt), f"attempt {attempt.attempt_id}")
 
 
 def _fitting(columns: Values, what: str) -> Values:

@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from pydantic import ValidationError
@@ -44,7 +43,7 @@ from ..ledger_store import LedgerStore
 from . import routes
 from .otlp import PROTOBUF, OtlpIntake, TooMuchError, status_message
 from .routes import Route
-from .wire_json import TooManyItemsError, check_counts, encode, is_large
+from .wire_json import TooManyItemsError, check_counts, encode, is_large, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -64,37 +63,19 @@ _ERROR_TYPES: Final[dict[type[HttpError], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class StoreResponse:
-    """A status and a body of JSON."""
-
-    status: int
-    body: bytes
-    rest: AsyncIterator[bytes] | None = None
-    """Further parts of a long body; such a response is sent once."""
+def json_response(status: int, body: bytes, headers: dict[str, str] | None = None) -> Response:
+    """Return a response with a body of JSON."""
+    return Response(body, status, headers, "application/json")
 
 
-def failure(status: int, detail: str, error_type: str) -> StoreResponse:
+def failure(status: int, detail: str, error_type: str, headers: dict[str, str] | None = None) -> Response:
     """Return the response to a request that failed."""
-    return StoreResponse(status, json.dumps({"detail": detail, "error_type": error_type}).encode())
+    return json_response(status, json.dumps({"detail": detail, "error_type": error_type}).encode(), headers)
 
 
-STOPPING: Final = failure(503, "the store server is stopping", "ServerStopping")
-
-
-def http_response(response: StoreResponse) -> Response:
-    """Return the response as ASGI sends it."""
-    if response.rest is not None:
-        return StreamingResponse(joined(response.body, response.rest), response.status, media_type="application/json")
-    headers = {"Retry-After": "1"} if response is STOPPING else None
-    return Response(response.body, response.status, headers, "application/json")
-
-
-async def joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the first part, then the rest."""
-    yield first
-    async for part in rest:
-        yield part
+def stopping() -> Response:
+    """Return the response of a server that stops."""
+    return failure(503, "the store server is stopping", "ServerStopping", {"Retry-After": "1"})
 
 
 def error_response(error: HttpError) -> Response:
@@ -103,16 +84,16 @@ def error_response(error: HttpError) -> Response:
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
     kind = _ERROR_TYPES.get(type(error), "ValueError" if error.status < 500 else "InternalError")
-    return Response(failure(error.status, error.message, kind).body, error.status, headers, "application/json")
+    return failure(error.status, error.message, kind, headers)
 
 
 class RunningRequests:
     """Running requests by idempotency key; the store knows the finished ones. Used from one event loop."""
 
     def __init__(self) -> None:
-        self._running: dict[str, asyncio.Task[StoreResponse]] = {}
+        self._running: dict[str, asyncio.Task[Response]] = {}
 
-    async def once(self, key: str, work: Coroutine[Any, Any, StoreResponse]) -> StoreResponse:
+    async def once(self, key: str, work: Coroutine[Any, Any, Response]) -> Response:
         """Return the response of `work`, or of the running request with this key, which outlives its caller."""
         task = self._running.get(key)
         if task is None:
@@ -128,11 +109,11 @@ class LongPolls:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: set[asyncio.Task[StoreResponse]] = set()
+        self._waiting: set[asyncio.Task[Response]] = set()
         self._ending = False
 
-    async def hold(self, work: Coroutine[Any, Any, StoreResponse], receive: Receive) -> StoreResponse:
-        """Return the response of `work`, or `STOPPING` if the client leaves or the server stops first.
+    async def hold(self, work: Coroutine[Any, Any, Response], receive: Receive) -> Response:
+        """Return the response of `work`, or `stopping()` if the client leaves or the server stops first.
 
         Args:
             work: Answers the request.
@@ -140,7 +121,7 @@ class LongPolls:
         """
         if self._ending:
             work.close()
-            return STOPPING
+            return stopping()
         self._loop = asyncio.get_running_loop()
         waiting = self._loop.create_task(work)
         gone = self._loop.create_task(disconnected(receive))
@@ -152,7 +133,7 @@ class LongPolls:
             gone.cancel()
             waiting.cancel()
             await asyncio.gather(waiting, gone, return_exceptions=True)
-        return STOPPING if waiting.cancelled() else waiting.result()
+        return stopping() if waiting.cancelled() else waiting.result()
 
     def open(self) -> None:
         """Accept waiting requests (again)."""
@@ -204,9 +185,6 @@ class StoreMetrics:
         yield MetricFamily("rollouts", "Rollouts by status.", rollouts, ("status",))
 
 
-_OPEN: Final = StoreResponse(200, b'{"status":"ok"}')
-
-
 def create_app(
     store: LightningStore,
     polls: LongPolls,
@@ -233,7 +211,7 @@ def create_app(
         return await read_body(request, limits.max_body_bytes, gzip=True, within_seconds=limits.max_body_seconds)
 
     async def health(request: Request) -> Response:
-        return http_response(STOPPING if admission.draining else _OPEN)
+        return stopping() if admission.draining else json_response(200, b'{"status":"ok"}')
 
     async def serve(request: Request) -> Response:
         path = request.scope["raw_path"].decode("ascii", "replace").partition(f"{routes.PREFIX}/")[2]
@@ -243,18 +221,16 @@ def create_app(
         route, ids = match
         body = await read(request) if request.method == "POST" else b""
         if body and not is_json(request.headers):
-            return http_response(failure(415, "send the body as Content-Type: application/json", "ValueError"))
+            return failure(415, "send the body as Content-Type: application/json", "ValueError")
         key = request.headers.get(routes.KEY_HEADER, "") if route.changes else ""
         if len(key) > _LONGEST_KEY:
-            return http_response(
-                failure(400, f"{routes.KEY_HEADER}: longer than {_LONGEST_KEY} characters", "ValueError")
-            )
+            return failure(400, f"{routes.KEY_HEADER}: longer than {_LONGEST_KEY} characters", "ValueError")
         key = f"{path} {key}" if key else ""
         work = _answer(store, route, ids, request, body, key)
         if route.waits:
             with admission.resting(request.headers):
-                return http_response(await polls.hold(work, request.receive))
-        return http_response(await (running.once(key, work) if key else work))
+                return await polls.hold(work, request.receive)
+        return await (running.once(key, work) if key else work)
 
     async def traces(request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != PROTOBUF:
@@ -272,7 +248,7 @@ def create_app(
         try:
             return Response(await metrics.text(), media_type=METRICS_CONTENT_TYPE)
         except LightningStoreError as error:
-            return http_response(failure(503, str(error), "LightningStoreError"))
+            return failure(503, str(error), "LightningStoreError")
 
     return new_app(
         error_response,
@@ -301,7 +277,7 @@ def create_app(
 
 async def _answer(
     store: LightningStore, route: Route, ids: Mapping[str, str], request: Request, body: bytes, key: str
-) -> StoreResponse:
+) -> Response:
     """Carry out a request; every error becomes a response."""
     try:
         query = request.query_params.multi_items()
@@ -311,7 +287,7 @@ async def _answer(
             arguments = route.held(arguments)
     except ValidationError as error:
         is_null = any(fault["input"] is None for fault in error.errors(include_url=False))
-        return failure(400 if is_null else 422, _message_of(error), "ValueError")
+        return failure(400 if is_null else 422, message_of(error), "ValueError")
     except TooManyItemsError as error:
         return failure(413, str(error), "ValueError")
     except ValueError as error:
@@ -324,15 +300,17 @@ async def _answer(
         ):
             parts = page_in_parts(store, route.call, arguments)
             first, second = await anext(parts), await anext(parts, None)
-            return StoreResponse(route.status, first, None if second is None else joined(second, parts))
+            if second is None:
+                return json_response(route.status, first)
+            return StreamingResponse(_joined(first, second, parts), route.status, media_type="application/json")
         with carried_out_once(key) if key else nullcontext():
             result = await getattr(store, route.call)(**arguments)
         try:
-            return StoreResponse(route.status, await _encoded(route, result, arguments))
+            return json_response(route.status, await _encoded(route, result, arguments))
         except ValueError:
             if route.call != "dequeue_many_rollouts":
                 raise
-            return StoreResponse(route.status, await _encoded(route, await _fail_unsendable(store, result), arguments))
+            return json_response(route.status, await _encoded(route, await _fail_unsendable(store, result), arguments))
     except LightningStoreError as error:
         logger.warning("%s: %s", route.call, error)
         return failure(503, str(error), "LightningStoreError")
@@ -361,11 +339,6 @@ def _traces_error(error: HttpError) -> Response:
     return Response(status_message(error.message), status, error.headers, PROTOBUF)
 
 
-def _message_of(error: ValidationError) -> str:
-    faults = (f"{'.'.join(map(str, fault['loc'])) or 'body'}: {fault['msg']}" for fault in error.errors())
-    return "; ".join(faults)
-
-
 async def _fail_unsendable(store: LightningStore, claimed: Sequence[AttemptedRollout]) -> list[AttemptedRollout]:
     """Return the claims that can be sent; fail the attempts of the others, with the reason in their metadata.
 
@@ -390,6 +363,13 @@ _PART_BYTES: Final = 1024 * 1024
 _FIRST: Final = 4
 """Items of the first part: one item may be as large as the body of a request."""
 _MOST: Final = 1000
+
+
+async def _joined(first: bytes, second: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    yield second
+    async for part in rest:
+        yield part
 
 
 async def page_in_parts(store: LedgerStore, call: str, arguments: Mapping[str, Any]) -> AsyncIterator[bytes]:

@@ -404,7 +404,7 @@ class LightningStoreClient(ForwardingStore):
 
     async def close(self) -> None:
         if self._giving_back:
-            await self._connection.run(self._gave_back())
+            await self._connection.run(asyncio.wait(set(self._giving_back), timeout=_GIVING_BACK_SECONDS))
         await self._connection.close()
 
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -453,10 +453,6 @@ class LightningStoreClient(ForwardingStore):
             self._giving_back.add(returning)
             returning.add_done_callback(self._giving_back.discard)
             raise
-
-    async def _gave_back(self) -> None:
-        if self._giving_back:
-            await asyncio.wait(set(self._giving_back), timeout=_GIVING_BACK_SECONDS)
 
     async def _give_back(self, claim: asyncio.Task[Any]) -> None:
         """Queue claimed rollouts again, unless another attempt has started."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from array import array
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -88,9 +87,8 @@ class OtlpIntake:
         except ValueError as error:
             raise ValueError(f"the body is no ExportTraceServiceRequest: {error}") from None
         refused: Counter[str] = Counter()
-        decoder = _Decoder(body, places, refused)
-        for part in _slices(places):
-            spans = await run(decoder.spans_of, part)
+        for part in _slices(places.spans):
+            spans = await run(_decoded, body, part, places.headers, refused)
             await _store_spans(self._store, spans, refused)
         response = ExportTraceServiceResponse()
         if refused:
@@ -104,42 +102,30 @@ class OtlpIntake:
         return encoded
 
 
-class _Decoder:
-    """Decode the spans of one request, and the resource of each group once."""
+def _decoded(body: bytes, part: Sequence[SpanPlace], headers: Sequence[bytes], refused: Counter[str]) -> list[Span]:
+    """Return the well-formed spans of a slice that name an attempt; count the others as refused."""
+    spans = []
+    resources = {group: _resource_of(headers[group]) for group in {place[0] for place in part}}
+    for group, start, end, _ in part:
+        resource = resources[group]
+        try:
+            if isinstance(resource, DecodeError):
+                raise resource
+            spans.append(span_of(ProtoSpan.FromString(body[start:end]), resource))
+        except DecodeError as error:
+            refused[f"a span is not well formed: {error}"[:_LONGEST_REASON]] += 1
+        except ValueError as error:
+            refused[str(error)[:_LONGEST_REASON]] += 1
+    return spans
 
-    def __init__(self, body: bytes, places: SpanPlaces, refused: Counter[str]) -> None:
-        self._body = body
-        self._places = places
-        self._refused = refused
-        self._group: int | None = None
-        self._resource: OtelResource | DecodeError = OtelResource()
 
-    def spans_of(self, part: Sequence[SpanPlace]) -> list[Span]:
-        """Return the well-formed spans of a slice that name an attempt; count the others as refused."""
-        spans = []
-        for place in part:
-            try:
-                proto = ProtoSpan.FromString(self._body[place.start : place.end])
-                spans.append(span_of(proto, self._resource_of(place)))
-            except DecodeError as error:
-                self._refused[f"a span is not well formed: {error}"[:_LONGEST_REASON]] += 1
-            except ValueError as error:
-                self._refused[str(error)[:_LONGEST_REASON]] += 1
-        return spans
-
-    def _resource_of(self, place: SpanPlace) -> OtelResource:
-        if place.group != self._group:
-            self._group = place.group
-            try:
-                header = header_of(self._body, self._places, place.group)
-                self._resource = OtelResource(
-                    attributes=_attributes(header.resource.attributes), schema_url=header.schema_url
-                )
-            except DecodeError as error:
-                self._resource = error
-        if isinstance(self._resource, DecodeError):
-            raise self._resource
-        return self._resource
+def _resource_of(header: bytes) -> OtelResource | DecodeError:
+    """Return the resource of spans, or the error if it is not well formed."""
+    try:
+        of_spans = ResourceSpans.FromString(header)
+    except DecodeError as error:
+        return error
+    return OtelResource(attributes=_attributes(of_spans.resource.attributes), schema_url=of_spans.schema_url)
 
 
 def _stepped(finder: Generator[None, None, SpanPlaces]) -> SpanPlaces | None:
@@ -152,16 +138,17 @@ def _stepped(finder: Generator[None, None, SpanPlaces]) -> SpanPlaces | None:
     return None
 
 
-def _slices(places: SpanPlaces) -> Iterator[list[SpanPlace]]:
+def _slices(places: Sequence[SpanPlace]) -> Iterator[list[SpanPlace]]:
     """Yield slices with a bounded number of spans and (except for a single large span) of fields."""
     part: list[SpanPlace] = []
     fields = 0
-    for span in places:
-        if part and (len(part) == _SPANS_A_SLICE or fields + span.fields > _FIELDS_A_SLICE):
+    for place in places:
+        of_span = place[3]
+        if part and (len(part) == _SPANS_A_SLICE or fields + of_span > _FIELDS_A_SLICE):
             yield part
             part, fields = [], 0
-        part.append(span)
-        fields += span.fields
+        part.append(place)
+        fields += of_span
     if part:
         yield part
 
@@ -329,56 +316,19 @@ class TooMuchError(ValueError):
     """A request is beyond a bound; the message says which, and what to send instead."""
 
 
-class SpanPlace(NamedTuple):
-    """Place of a span in the bytes of its request."""
+SpanPlace: TypeAlias = tuple[int, int, int, int]
+"""A span in the bytes of its request: index of its resource, start, end and number of fields.
 
-    group: int
-    """Number of its resource."""
-    start: int
-    end: int
-    fields: int
+A plain tuple of numbers, since the garbage collector does not scan these again and again.
+"""
 
 
-class SpanPlaces:
-    """The spans of a request, as numbers in arrays, which the garbage collector does not scan."""
+class SpanPlaces(NamedTuple):
+    """The spans of a request, in order, and their resources."""
 
-    def __init__(self) -> None:
-        self._spans = array("Q")
-        """Four numbers for each span: those of a `SpanPlace`."""
-        self._groups = array("Q")
-        """For each resource, the number of header fields before its own."""
-        self._headers = array("Q")
-        """Start and end of each header field: a field of a `ResourceSpans` that is not a span."""
-
-    def __len__(self) -> int:
-        return len(self._spans) // 4
-
-    def __iter__(self) -> Iterator[SpanPlace]:
-        return (SpanPlace(*self._spans[at : at + 4]) for at in range(0, len(self._spans), 4))
-
-    def begin_group(self) -> None:
-        """Begin a resource."""
-        self._groups.append(len(self._headers) // 2)
-
-    def add_header(self, start: int, end: int) -> None:
-        """Add a header field to the resource that was begun last."""
-        self._headers.extend((start, end))
-
-    def add(self, start: int, end: int, fields: int) -> None:
-        """Add a span of the resource that was begun last."""
-        self._spans.extend((len(self._groups) - 1, start, end, fields))
-
-    def header(self, group: int) -> list[tuple[int, int]]:
-        """Return the places of the header fields of a resource, which form a `ResourceSpans` without spans."""
-        end = self._groups[group + 1] if group + 1 < len(self._groups) else len(self._headers) // 2
-        return [(self._headers[2 * at], self._headers[2 * at + 1]) for at in range(self._groups[group], end)]
-
-    def header_bytes(self) -> int:
-        """Return the bytes of the headers, each multiplied by the number of its spans."""
-        sizes = array(
-            "Q", (sum(end - start for start, end in self.header(group)) for group in range(len(self._groups)))
-        )
-        return sum(sizes[group] for group in self._spans[::4])
+    spans: list[SpanPlace]
+    headers: list[bytes]
+    """For each resource with spans, the encoded `ResourceSpans` without its spans."""
 
 
 @dataclass(eq=False)
@@ -421,24 +371,28 @@ def find_spans(body: bytes) -> Generator[None, None, SpanPlaces]:
         TooMuchError: the request is beyond one of the bounds above.
         ValueError: it is no such message.
     """
-    places = SpanPlaces()
+    places = SpanPlaces([], [])
+    header = bytearray()
     above: list[_State] = []
     message, position, end = _REQUEST, 0, len(body)
-    fields = records = span_start = fields_before_span = stored = 0
+    fields = records = span_start = fields_before_span = stored = first_of_group = 0
     most_stored = max(LEAST_STORED_BYTES, 4 * len(body))
     while True:
         while position == end:
+            if message is _SPAN:
+                places.spans.append((len(places.headers), span_start, end, fields - fields_before_span))
+                stored += end - span_start
+            elif message is _RESOURCE_SPANS and len(places.spans) > first_of_group:
+                stored += len(header) * (len(places.spans) - first_of_group)
+                first_of_group = len(places.spans)
+                places.headers.append(bytes(header))
             if not above:
-                stored += places.header_bytes()
                 if stored > most_stored:
                     raise TooMuchError(
                         f"stored with its resource each, the spans of this request take {stored:,} bytes, allowed are "
                         f"{most_stored:,}: give the resource fewer attributes"
                     )
                 return places
-            if message is _SPAN:
-                places.add(span_start, end, fields - fields_before_span)
-                stored += end - span_start
             end, message = above.pop()
         fields += 1
         if fields % _FIELDS_A_STEP == 0:
@@ -464,7 +418,7 @@ def find_spans(body: bytes) -> Generator[None, None, SpanPlaces]:
                 if inner is _SPAN:
                     span_start, fields_before_span = position, fields
                 elif inner is _RESOURCE_SPANS:
-                    places.begin_group()
+                    header.clear()
                 if inner in _RECORDS:
                     records += 1
                     if records > MOST_RECORDS:
@@ -476,7 +430,7 @@ def find_spans(body: bytes) -> Generator[None, None, SpanPlaces]:
                 above.append((end, message))
                 end, message = stop, inner
             if within is _RESOURCE_SPANS and inner is not _SCOPE_SPANS:
-                places.add_header(start, stop)
+                header += body[start:stop]
         elif kind == _VARINT:
             _, position = _varint(body, position, end)
         elif kind in (_FIXED64, _FIXED32):
@@ -485,17 +439,6 @@ def find_spans(body: bytes) -> Generator[None, None, SpanPlaces]:
                 raise ValueError(f"a number of {message.name} is cut off")
         else:
             raise ValueError(f"wire type {kind}")
-
-
-def header_of(body: bytes, places: SpanPlaces, group: int) -> ResourceSpans:
-    """Return the resource of spans.
-
-    Raises:
-        google.protobuf.message.DecodeError: it is malformed.
-    """
-    header = ResourceSpans()
-    header.ParseFromString(b"".join(body[start:end] for start, end in places.header(group)))
-    return header
 
 
 def _varint(body: bytes, position: int, end: int) -> tuple[int, int]:

@@ -107,19 +107,9 @@ class Route:
         return create_model(f"{words}Request", **fields) if fields else None
 
     @cached_property
-    def fields(self) -> TypeAdapter[BaseModel]:
-        """Reads `request`."""
-        return TypeAdapter(self.request or BaseModel)
-
-    @cached_property
-    def whole_body(self) -> TypeAdapter[Any]:
-        """Reads a body that is one argument."""
-        return TypeAdapter(_on_wire(self.hints[self.body or ""]))
-
-    @cached_property
-    def named(self) -> bool:
-        """True if the whole body is an object of named values."""
-        return get_origin(_on_wire(self.hints[self.body or ""])) in (dict, Mapping)
+    def reader(self) -> TypeAdapter[Any]:
+        """Reads the body: `request`, or the argument that is the whole body."""
+        return TypeAdapter(self.request or BaseModel if self.body is None else _on_wire(self.hints[self.body]))
 
     @cached_property
     def result(self) -> TypeAdapter[Any]:
@@ -209,19 +199,25 @@ class Route:
         """
         arguments: dict[str, Any] = dict(ids)
         large = len(body) > AT_ONCE
-        if self.body is not None and self.named and len(body) > NAMED_AT_ONCE:
-            arguments[self.body] = read_named(body, self.whole_body)
-        elif self.body is not None:
-            adapter = self.whole_body
-            arguments[self.body] = adapter.validate_python(read_json(body)) if large else decode(body, adapter)
-        elif self.request is not None:
-            if self.method == "GET":
-                request = self.request.model_validate(self._gathered(query))
+        if self.body is not None:
+            if len(body) > NAMED_AT_ONCE and get_origin(self.hints[self.body]) is dict:
+                arguments[self.body] = read_named(body, self.reader)
             elif large:
-                return {**arguments, **read_fields(body, self.fields, self.repeated)}
+                arguments[self.body] = self.reader.validate_python(read_json(body))
             else:
-                request = decode(b"{}" if body in (b"", b"null") else body, self.fields)
-            arguments.update(given(request))
+                arguments[self.body] = decode(body, self.reader)
+        elif self.request is not None and self.method == "GET":
+            values: dict[str, Any] = {}
+            for name, value in query:
+                if name in self.repeated:
+                    values.setdefault(name, []).append(value)
+                else:
+                    values[name] = value
+            arguments |= given(self.request.model_validate(values))
+        elif self.request is not None and large:
+            arguments |= read_fields(body, self.reader, self.repeated)
+        elif self.request is not None:
+            arguments |= given(decode(b"{}" if body in (b"", b"null") else body, self.reader))
         return arguments
 
     def held(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -251,15 +247,6 @@ class Route:
             rest = encode({"limit": result.limit, "offset": result.offset, "total": result.total}, "")
             return b'{"items":' + encode(result.items, "") + b"," + rest[1:]
         return encode(result, "")
-
-    def _gathered(self, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for name, value in query:
-            if name in self.repeated:
-                values.setdefault(name, []).append(value)
-            else:
-                values[name] = value
-        return values
 
 
 def _positions(sent: Sequence[Any], stored: Sequence[Any]) -> list[int]:

@@ -187,7 +187,7 @@ def read_fields(body: bytes, fields: TypeAdapter[BaseModel], lists_known: frozen
             try:
                 request = fields.validate_python({**rest, name: items[start : start + step]})
             except ValidationError as error:
-                raise ValueError(_message_of(error, name, start)) from None
+                raise ValueError(message_of(error, start)) from None
             checked.extend(getattr(request, name))
         arguments[name] = checked
     return arguments
@@ -198,11 +198,10 @@ def given(request: BaseModel) -> dict[str, Any]:
     return {name: getattr(request, name) for name in request.model_fields_set}
 
 
-def _message_of(error: ValidationError, name: str, start: int) -> str:
-    """Return the message for an error in the items of a list from `start` on."""
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    paths = [
-        [each + start if at == 1 and isinstance(each, int) else each for at, each in enumerate(fault["loc"])]
-        for fault in faults
-    ]
-    return "; ".join(f"{'.'.join(map(str, path))}: {fault['msg']}" for path, fault in zip(paths, faults, strict=True))
+def message_of(error: ValidationError, start: int = 0) -> str:
+    """Return one message for all errors of an object; indexes in its lists count from `start`."""
+    messages = []
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        path = [each + start if at == 1 and isinstance(each, int) else each for at, each in enumerate(fault["loc"])]
+        messages.append(f"{'.'.join(map(str, path)) or 'body'}: {fault['msg']}")
+    return "; ".join(messages)

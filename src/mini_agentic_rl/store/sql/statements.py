@@ -36,7 +36,7 @@ from sqlalchemy.types import NullType, TypeEngine
 from ...types import Attempt, Rollout
 from .. import lifecycle
 from ..listing import RolloutFilter, json_spellings
-from ..tables import OBJECT_OF, Condition, Kind, Query, Row, Values, attempt_of, rollout_of
+from ..tables import Condition, Kind, Query, Row, Values, object_of
 from .schema import ATTEMPTS, RESOURCES, ROLLOUTS, SPANS, WORKERS
 
 _SQLITE: Final = sqlite.dialect(paramstyle="named")
@@ -189,12 +189,13 @@ ROLLOUTS_WITH_LATEST: Final = select(
 
 def rollout_and_latest(row: Row) -> tuple[Rollout, Attempt | None]:
     """Return both objects of a row of `ROLLOUTS_WITH_LATEST`."""
-    return rollout_of(row), None if row[_PREFIX + "attempt_id"] is None else attempt_of(row, _PREFIX)
+    attempt = None if row[_PREFIX + "attempt_id"] is None else object_of("attempt", row, _PREFIX)
+    return object_of("rollout", row), attempt
 
 
 def item_of(kind: Kind, row: Row) -> Any:
     """Return the object of a row of `page_of`."""
-    return lifecycle.with_attempt(*rollout_and_latest(row)) if kind == "rollout" else OBJECT_OF[kind](row)
+    return lifecycle.with_attempt(*rollout_and_latest(row)) if kind == "rollout" else object_of(kind, row)
 
 
 def numbers_of(query: Query) -> Select[Any]:

@@ -21,16 +21,10 @@ from ..tables import (
     Query,
     Row,
     Values,
-    attempt_columns,
-    attempt_of,
+    columns_of,
     content_changed,
+    object_of,
     readable,
-    resources_columns,
-    resources_of,
-    rollout_columns,
-    span_columns,
-    worker_columns,
-    worker_of,
 )
 from .schema import ATTEMPTS, OUTCOMES, RESOURCES, ROLLOUTS, SPANS, WORKERS
 from .statements import (
@@ -184,7 +178,7 @@ class SqlTables:
         for index, rollout in enumerate(rollouts):
             queued = rollout.status in lifecycle.QUEUED_STATUSES
             position = end + index if queued else None
-            rows.append(rollout_columns(rollout) | {"attempts": 0, "reward": None, "queue_position": position})
+            rows.append(columns_of("rollout", rollout) | {"attempts": 0, "reward": None, "queue_position": position})
         self._session.run_many(_INSERT_ROLLOUT, rows)
 
     def replace_rollout(self, old: Rollout, new: Rollout) -> None:
@@ -199,7 +193,7 @@ class SqlTables:
                     move["queue_position"] = self._queue_end()
             self._session.run(statement, the_rollout | move)
         if content_changed(old, new):
-            self._session.run(_EDIT_ROLLOUT, the_rollout | rollout_columns(new))
+            self._session.run(_EDIT_ROLLOUT, the_rollout | columns_of("rollout", new))
 
     def delete_spans(self, rollout_id: str, limit: int) -> int:
         return self._session.run(_DELETE_SOME_SPANS, {"the_rollout": rollout_id, "count": limit})
@@ -211,19 +205,19 @@ class SqlTables:
     def attempt(self, rollout_id: str, attempt_id: str) -> Attempt | None:
         ids = {"the_rollout": rollout_id, "the_attempt": attempt_id}
         row = self._session.row(_ONE_ATTEMPT, ids)
-        return None if row is None else attempt_of(row)
+        return None if row is None else object_of("attempt", row)
 
     def insert_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         reached = 0
         if attempt.sequence_id > 1:
             reached = self._session.scalar(_REACHED_NUMBER, {"the_rollout": attempt.rollout_id}) or 0
         extra = {"last_span_number": reached, "deadline": deadline}
-        self._session.run(_INSERT_ATTEMPT, attempt_columns(attempt) | extra)
+        self._session.run(_INSERT_ATTEMPT, columns_of("attempt", attempt) | extra)
         self._session.run(_COUNT_ATTEMPT, {"the_rollout": attempt.rollout_id, "attempts": attempt.sequence_id})
 
     def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         ids = {"the_rollout": attempt.rollout_id, "the_attempt": attempt.attempt_id}
-        self._session.run(_EDIT_ATTEMPT, attempt_columns(attempt) | ids | {"deadline": deadline})
+        self._session.run(_EDIT_ATTEMPT, columns_of("attempt", attempt) | ids | {"deadline": deadline})
 
     def overdue(self, now: float) -> Sequence[tuple[str, str]]:
         return [(row["rollout_id"], row["attempt_id"]) for row in self._session.rows(_OVERDUE, {"now": now})]
@@ -243,7 +237,7 @@ class SqlTables:
     def insert_spans(self, rollout_id: str, attempt_id: str, spans: Sequence[Span]) -> Sequence[Span]:
         ids: Values = {"the_rollout": rollout_id, "the_attempt": attempt_id}
         if len(spans) == 1:
-            rows = [span_columns(spans[0])]
+            rows = [columns_of("span", spans[0])]
             new = list(spans) if self._session.run(_INSERT_SPAN, rows[0]) else []
         else:
             first_of: dict[str, Span] = {}
@@ -252,7 +246,7 @@ class SqlTables:
             stored = self._session.rows(_KNOWN_SPANS, ids | {"the_spans": json.dumps(list(first_of))})
             known = {row["span_id"] for row in stored}
             new = [span for span_id, span in first_of.items() if span_id not in known]
-            rows = [span_columns(span) for span in new]
+            rows = [columns_of("span", span) for span in new]
             self._session.run_many(_INSERT_SPAN, rows)
         reached = max((span.sequence_id for span in new), default=-1)
         if reached > self._last_numbers.get(attempt_id, -1):
@@ -264,22 +258,22 @@ class SqlTables:
 
     def latest_resources(self) -> ResourcesUpdate | None:
         row = self._session.row(_LATEST_RESOURCES, {})
-        return None if row is None else resources_of(row)
+        return None if row is None else object_of("resources", row)
 
     def resources(self, resources_id: str) -> ResourcesUpdate | None:
         row = self._session.row(_ONE_RESOURCES, {"the_resources": resources_id})
-        return None if row is None else resources_of(row)
+        return None if row is None else object_of("resources", row)
 
     def write_resources(self, update: ResourcesUpdate) -> None:
         last = self._session.scalar(_LAST_RESOURCES, {}) or 0
-        self._session.run(_WRITE_RESOURCES, resources_columns(update) | {"write_number": last + 1})
+        self._session.run(_WRITE_RESOURCES, columns_of("resources", update) | {"write_number": last + 1})
 
     def worker(self, worker_id: str) -> Worker | None:
         row = self._session.row(_ONE_WORKER, {"the_worker": worker_id})
-        return None if row is None else worker_of(row)
+        return None if row is None else object_of("worker", row)
 
     def write_worker(self, worker: Worker) -> None:
-        self._session.run(_WRITE_WORKER, worker_columns(worker))
+        self._session.run(_WRITE_WORKER, columns_of("worker", worker))
 
     def select(self, query: Query) -> PaginatedResult[Any]:
         rows = self._session.select(page_of(query))
