@@ -47,10 +47,10 @@ class Learner:
     ) -> None:
         """
         Args:
-            group: ranks whose gradients are summed before a step; None for a single rank.
+            group: ranks whose gradients are summed before a step; by default those of the model, if it has any.
         """
         self._model = model
-        self._group = group
+        self._group = group or model.ranks
         self.settings = settings
         if not settings.max_batch_tokens:
             self.settings = settings.changed(max_batch_tokens=learning_chunk(model))
@@ -86,7 +86,7 @@ class Learner:
             inputs: inputs of all terms of `packed`; None gives each term the weight 1.
             gradient: False computes only the metrics.
             entropy_gradient: True gives the loss entropies with a gradient.
-            seen: receives the log-probabilities and entropies of each term; of several ranks, those of this one.
+            seen: receives the log-probabilities and entropies of each term.
         """
         model, settings = self._model, self.settings
         sums: dict[str, float] = {}
@@ -132,7 +132,7 @@ class Learner:
                 entropy_gradient=entropy_gradient,
                 flex=settings.flex_attention,
             ).run(on_terms)
-        return sums
+        return sums if model.ranks is None else _joined(model.ranks, sums, seen)
 
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
         """Return log-probabilities [S] of the terms under the current weights, or under the reference.
@@ -263,14 +263,17 @@ class Learner:
 
     def scorer(self, adapter: str | None) -> Scorer:
         """Return a scorer under an adapter, or the bare model, with this learner's chunk sizes."""
+        return Scorer(self._model, adapter, **self.scorer_options)
+
+    @property
+    def scorer_options(self) -> dict[str, Any]:
+        """Options of `Scorer` that make it compute as this learner does."""
         settings = self.settings
-        return Scorer(
-            self._model,
-            adapter,
-            max_tokens=settings.max_batch_tokens,
-            head_rows=settings.head_rows,
-            flex=settings.flex_attention,
-        )
+        return {
+            "max_tokens": settings.max_batch_tokens,
+            "head_rows": settings.head_rows,
+            "flex": settings.flex_attention,
+        }
 
     @property
     def drops(self) -> bool:
@@ -298,6 +301,17 @@ class Learner:
             yield
         finally:
             base.eval()
+
+
+def _joined(ranks: RankGroup, sums: dict[str, float], seen: SeenTerms | None) -> dict[str, float]:
+    """Return the sums of all ranks' metrics, and add their numbers of terms to `seen`."""
+    total: dict[str, float] = {}
+    for rank_sums, rank_seen in ranks.gather((sums, seen)):
+        for name, value in rank_sums.items():
+            total[name] = total.get(name, 0.0) + value
+        if seen is not None and rank_seen is not None:
+            seen.join(rank_seen)
+    return total
 
 
 def _make_optimizer(
@@ -351,9 +365,8 @@ class ValueLearner(Learner):
         settings: LearnerSettings,
         adapter: str = DEFAULT_ADAPTER,
         value: ValueSettings | None = None,
-        group: RankGroup | None = None,
     ) -> None:
-        super().__init__(model, settings, adapter, group)
+        super().__init__(model, settings, adapter)
         self.value_settings = value or ValueSettings()
         self.head = ValueHead(model.base.config.get_text_config().hidden_size).to(model.device)
         self.head_steps = 0
@@ -442,8 +455,8 @@ def bounded_step(
     is taken back in part, as in the line search of TRPO (Schulman et al. 2015, arXiv:1502.05477, appendix C).
 
     Costs a pass without a gradient over a quarter of `packed`; near the bound one over all of it, and another each
-    time that the step is shortened. With several ranks, or with dropout, also one before the step. Keeps a second copy
-    of the trained weights meanwhile. A step that changes only the other three quarters is not detected.
+    time that the step is shortened. With dropout also one before the step. Keeps a second copy of the trained weights
+    meanwhile. A step that changes only the other three quarters is not detected.
 
     Args:
         packed: the trees that the gradients come from.
@@ -457,9 +470,8 @@ def bounded_step(
     """
     if max_kl == 0:
         return learner.optim_step()
-    # A pass with dropout has other log-probabilities than the policy, and a rank has only those of its share.
-    whole = not learner.drops and not np.isnan(seen.logprobs_S).any()
-    before_S = (seen.logprobs_S if whole else learner.logprobs(packed).cpu().numpy()).astype(np.float64)
+    # A pass with dropout has other log-probabilities than the policy.
+    before_S = (learner.logprobs(packed).cpu().numpy() if learner.drops else seen.logprobs_S).astype(np.float64)
     of_all = np.arange(packed.term_count)
 
     def divergence(of: PackedTrees, terms_N: np.ndarray) -> float:
