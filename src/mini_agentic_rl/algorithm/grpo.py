@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ..plugins import load_part
-from ..policy import Learner, LearnerSettings, Policy, PolicyError, Scorer, SeenTerms, bounded_step, launched
+from ..policy import Learner, LearnerSettings, Policy, PolicyError, Scorer, SeenTerms, launched
 from .advantages import advantage_of, batch_normalized
 from .batch import (
     Imitated,
@@ -218,7 +218,7 @@ def take_steps(
         sums = learner.forward_backward(
             packed, loss, inputs, entropy_gradient="entropy_gradient" in loss.needs, seen=terms
         )
-        metrics = means(sums) | bounded_step(learner, packed, batch.sampled_terms, settings.max_update_kl, terms)
+        metrics = means(sums) | learner.bounded_step(packed, batch.sampled_terms, settings.max_update_kl, terms)
         if epoch == 0:
             mismatch = {name: value for name, value in metrics.items() if name.startswith("mismatch/")}
     return metrics | mismatch

@@ -74,6 +74,7 @@ class Followers:
         self._depth = 0
         self._learning = False
         self._begun = False
+        self._in_call = False
         self._in_step = True
         """False once rank 0 has failed within a call: the others wait for its part, so no call can follow."""
         self._channels = [Channel(rank, silence) for rank in range(1, group.size)]
@@ -110,7 +111,7 @@ class Followers:
     def call(
         self, target: Any, method: str, arguments: tuple[Any, ...] = (), options: Mapping[str, Any] | None = None
     ) -> Iterator[None]:
-        """Have the other ranks call a method, which rank 0 calls in the block.
+        """Have the other ranks call a method, which rank 0 calls in the block. They make inner calls by themselves.
 
         Args:
             target: number of a learner, arguments of a scorer, or None for the rank itself.
@@ -118,6 +119,9 @@ class Followers:
         Raises:
             RankLostError: a rank is lost, or has failed.
         """
+        if self._in_call:
+            yield
+            return
         self.check()
         if self._depth == 0:
             raise RuntimeError(f"{method} is no part of a turn: use `Policy.run` or `Policy.learn`")
@@ -127,10 +131,13 @@ class Followers:
         call = io.BytesIO()
         torch.save((target, method, arguments, options or {}), call)  # its tensors are loaded on any device
         self._send_all(("call", self._learning, call.getvalue()))
-        self._in_step = False
-        with self.reporting_losses():
-            yield
-        self._in_step = True
+        self._in_call, self._in_step = True, False
+        try:
+            with self.reporting_losses():
+                yield
+            self._in_step = True
+        finally:
+            self._in_call = False
 
     @contextmanager
     def reporting_losses(self) -> Iterator[None]:
@@ -297,12 +304,10 @@ class RankedScorer(Scorer):
 
 @on_all_ranks(
     "forward_backward",
+    "logprobs",
     "optim_step",
-    "keep_weights",
-    "shorten_step",
-    "forget_weights",
+    "bounded_step",
     "keep_reference",
-    "take_reference",
     "take_state",
 )
 class RankedLearner(Learner):
