@@ -24,10 +24,9 @@ from ...processes import deferred_interrupt
 from ...tokens import TokenDelta, TokenRequest
 from ..errors import PolicyError, first_line
 from ..launch import Launch
-from ..learner import Learner, ValueLearner
+from ..learner import Learner
 from ..policy import Policy
-from ..rank_group import RankGroup
-from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSettings
+from ..settings import EngineSettings, RankSettings
 from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
 from ..tree_pass import Scorer
@@ -67,7 +66,7 @@ def follow_rank_0(
             channel = Channel(0, ranks.rank_timeout)
             try:
                 loaded = thread.call(lambda: load_on_rank(model, options, ranks, group))
-                _Follower(Policy(loaded, engine, thread), group, channel).run()
+                _Follower(Policy(loaded, engine, thread), channel).run()
             except Exception as error:
                 channel.send(("failed", first_line(error)))
                 raise
@@ -84,9 +83,8 @@ def follow_rank_0(
 class _Follower:
     """Handles the messages of rank 0."""
 
-    def __init__(self, policy: Policy, group: RankGroup, channel: Channel) -> None:
+    def __init__(self, policy: Policy, channel: Channel) -> None:
         self._policy = policy
-        self._group = group
         self._channel = channel
         self._learners: list[Learner] = []
         self._sampling: dict[int, RunningSequence] = {}
@@ -154,28 +152,13 @@ class _Follower:
             self._channel.send(("failed", first_line(self._failure)))
 
     def _call(self, target: Any, method: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
-        """Call a method of a learner (by its number), of a scorer (by its arguments), or of this rank (None)."""
-        called: Any = self
+        """Call a method of the policy (None), of a learner (by its number) or of a scorer (by its arguments)."""
+        called: Any = self._policy
         if isinstance(target, int):
             called = self._learners[target]
         elif target is not None:
             adapter, scorer_options = target
             called = Scorer(self._policy.model, adapter, **scorer_options)
-        getattr(called, method)(*arguments, **options)
-
-    def make_learner(self, settings: LearnerSettings, adapter: str, value: ValueSettings | None) -> None:
-        """Call of rank 0: make a learner, with the weights of rank 0."""
-        model = self._policy.model
-        self._learners.append(
-            Learner(model, settings, adapter) if value is None else ValueLearner(model, settings, adapter, value)
-        )
-        self.copy_weights(adapter)
-
-    def copy_weights(self, adapter: str) -> None:
-        """Call of rank 0: copy its weights of an adapter, or all under full training."""
-        self._group.copy_from_first(self._policy.model.trainable(adapter))
-        self._policy.weights_changed(adapter)
-
-    def digest(self, adapter: str) -> None:
-        """Call of rank 0: tell the digest of the weights of an adapter."""
-        self._group.gather(self._policy.digest(adapter))
+        result = getattr(called, method)(*arguments, **options)
+        if isinstance(result, Learner):
+            self._learners.append(result)

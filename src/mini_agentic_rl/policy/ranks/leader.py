@@ -311,14 +311,12 @@ class RankedScorer(Scorer):
     "take_state",
 )
 class RankedLearner(Learner):
-    """A learner on every rank, called by rank 0. All begin with the weights of rank 0, and take the same steps."""
+    """A learner on every rank, called by rank 0. All take the same steps."""
 
     def __init__(
         self, followers: Followers, model: PolicyModel, settings: LearnerSettings, adapter: str, **more: Any
     ) -> None:
         super().__init__(model, settings, adapter, **more)
-        with followers.call(None, "make_learner", (settings, adapter, more.get("value"))):
-            followers.group.copy_from_first(self.parameters)
         self.followers = followers
         self.target = next(followers.learner_numbers)
 
@@ -331,13 +329,16 @@ class RankedValueLearner(RankedLearner, ValueLearner):
     """A learner with a critic on every rank, called by rank 0."""
 
 
+@on_all_ranks("digests", "share_weights")
 class RankedPolicy(Policy):
     """The policy of rank 0, made by `lead`."""
+
+    target = None
 
     def __init__(
         self, followers: Followers, model: PolicyModel, engine: EngineSettings | None, thread: TorchThread
     ) -> None:
-        self._followers = followers
+        self.followers = followers
         super().__init__(model, engine, thread)
 
     @classmethod
@@ -378,20 +379,25 @@ class RankedPolicy(Policy):
             raise
 
     def learner(self, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> Learner:
-        return RankedLearner(self._followers, self.model, settings, adapter)
+        learner = RankedLearner(self.followers, self.model, settings, adapter)
+        with self.followers.call(None, "learner", (settings, adapter)):
+            self.share_weights(adapter)
+        return learner
 
     def value_learner(
         self, settings: LearnerSettings, value: ValueSettings, adapter: str = DEFAULT_ADAPTER
     ) -> ValueLearner:
-        return RankedValueLearner(self._followers, self.model, settings, adapter, value=value)
+        learner = RankedValueLearner(self.followers, self.model, settings, adapter, value=value)
+        with self.followers.call(None, "value_learner", (settings, value, adapter)):
+            self.share_weights(adapter)
+        return learner
 
     def scorer(self, adapter: str | None, *, max_tokens: int, head_rows: int) -> Scorer:
-        return RankedScorer(self._followers, self.model, adapter, max_tokens=max_tokens, head_rows=head_rows)
+        return RankedScorer(self.followers, self.model, adapter, max_tokens=max_tokens, head_rows=head_rows)
 
     def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
         super().read_weights(folder, adapter)
-        with self._followers.call(None, "copy_weights", (adapter,)):
-            self._followers.group.copy_from_first(self.model.trainable(adapter))
+        self.share_weights(adapter)
 
     def check_agreement(self) -> None:
         """Check that all ranks have the same weights. Inside of a turn.
@@ -399,11 +405,8 @@ class RankedPolicy(Policy):
         Raises:
             PolicyError: a rank has other weights.
         """
-        if self._followers.lost.done():
-            return
-        for adapter in self.model.adapters:
-            with self._followers.call(None, "digest", (adapter,)):
-                digests = self._followers.group.gather(self.digest(adapter))
+        for adapter in () if self.followers.lost.done() else self.model.adapters:
+            digests = self.digests(adapter)
             for rank, digest in enumerate(digests):
                 if digest != digests[0]:
                     raise PolicyError(
@@ -413,34 +416,34 @@ class RankedPolicy(Policy):
 
     def counters(self) -> EngineCounters:
         total = super().counters()
-        for counters in self._followers.counters:
+        for counters in self.followers.counters:
             for name, count in vars(counters).items():
                 setattr(total, name, getattr(total, name) + count)
         return total
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:
         task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
-        self._followers.lost.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(task.cancel))
+        self.followers.lost.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(task.cancel))
         try:
             return await task
         except BaseException:
-            self._followers.check()  # a lost rank is the cause of any other error
+            self.followers.check()  # a lost rank is the cause of any other error
             raise
 
     def close(self) -> None:
         """End the run of the other ranks, stop sampling and end the torch thread."""
-        if self._followers.close():
-            self._thread.call(self._followers.group.leave)
+        if self.followers.close():
+            self._thread.call(self.followers.group.leave)
         super().close()
 
     def _make_engine(self, settings: EngineSettings | None) -> Engine:
-        return RankedEngine(self._followers, self.model, self._thread, settings)
+        return RankedEngine(self.followers, self.model, self._thread, settings)
 
     def _learning_turn(self, job: Callable[[], T], share: float) -> T:
         # The other ranks sample nothing in a turn, so rank 0 does not either.
-        with self._followers.turn(learning=True):
+        with self.followers.turn(learning=True):
             return super()._learning_turn(job, 0.0)
 
     def _turn(self, job: Callable[[], T]) -> T:
-        with self._followers.turn(learning=False):
+        with self.followers.turn(learning=False):
             return super()._turn(job)
