@@ -20,6 +20,7 @@ from .rendezvous import RankLostError
 
 _END_SECONDS: Final = 60.0
 """Seconds after a loss in which a process ends by itself: its torch thread may wait for the lost rank for ever."""
+CLOSE_SECONDS: Final = 5.0
 _HEARTBEATS: Final = 4
 """Heartbeats of a rank that has nothing to send, within the seconds of silence that end a channel."""
 
@@ -63,10 +64,10 @@ class Channel:
                     reason = f"was silent for {self._silence:g} seconds (`rank_timeout`)"
                 raise RankLostError(f"rank {self._peer} {reason}") from error
 
-    def close(self, seconds: float = 5.0) -> None:
-        """Send the queued messages and close the channel for the other rank, within so many seconds."""
+    def close(self) -> None:
+        """Send the queued messages and close the channel for the other rank, within five seconds."""
         self._outgoing.put(None)
-        self._writer.join(seconds)
+        self._writer.join(CLOSE_SECONDS)
 
     def _write(self) -> None:
         closing = False

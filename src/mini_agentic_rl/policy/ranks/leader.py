@@ -37,7 +37,7 @@ from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSetti
 from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
 from ..tree_pass import Scorer
-from .channel import Channel, end_later
+from .channel import CLOSE_SECONDS, Channel, end_later
 from .rendezvous import RankLostError, device_of, join_group, load_on_rank, meet
 
 T = TypeVar("T")
@@ -46,7 +46,6 @@ logger = logging.getLogger(__name__)
 
 _LOSS_SECONDS: Final = 3.0
 """Seconds between a collective operation that fails and the news that a rank is lost, at most."""
-_CLOSE_SECONDS: Final = 5.0
 _MOST_ROLLOUTS: Final = 1 << 16
 """Maximum number of rollouts whose rank is remembered."""
 
@@ -164,7 +163,7 @@ class Followers:
         for channel in self._channels:
             channel.close()
         for reader in self._readers if is_whole else []:
-            reader.join(_CLOSE_SECONDS)
+            reader.join(CLOSE_SECONDS)
         if self._end is not None:
             self._end.cancel()
         return is_whole and not any(reader.is_alive() for reader in self._readers)
