@@ -8,7 +8,7 @@ import signal
 import torch
 
 from mini_agentic_rl.policy import RankSettings, launched
-from mini_agentic_rl.policy.ranks.commands import Channel
+from mini_agentic_rl.policy.ranks.channel import Channel
 from mini_agentic_rl.policy.ranks.rendezvous import RankLostError, join_group, meet
 
 

@@ -25,7 +25,6 @@ from ..policy import (
     Scorer,
     SeenTerms,
     adapter_folder,
-    bounded_step,
     launched,
     load_model,
 )
@@ -240,7 +239,7 @@ def take_steps(
         sums = learner.forward_backward(
             packed, loss, inputs, entropy_gradient="entropy_gradient" in loss.needs, seen=terms
         )
-        metrics = means(sums) | bounded_step(learner, packed, batch.sampled_terms, settings.max_update_kl, terms)
+        metrics = means(sums) | learner.bounded_step(packed, batch.sampled_terms, settings.max_update_kl, terms)
         if epoch == 0:
             mismatch = {name: value for name, value in metrics.items() if name.startswith("mismatch/")}
     return metrics | mismatch

@@ -28,7 +28,6 @@ from ..policy import (
     SeenTerms,
     ValueLearner,
     ValueSettings,
-    bounded_step,
 )
 from .advantages import explained_variance, generalized_advantages, uncompared, whiten
 from .batch import TrainingBatch, k1, make_batch, overlong_penalty, pack_trajectories
@@ -176,7 +175,7 @@ def _learn(
             taken = (
                 learner.value_step()
                 if critic_alone
-                else bounded_step(learner, packed, packed.term_count, settings.max_update_kl, part)
+                else learner.bounded_step(packed, packed.term_count, settings.max_update_kl, part)
             )
             steps.append(means(sums) | taken)
     names = sorted({name for step in steps for name in step})

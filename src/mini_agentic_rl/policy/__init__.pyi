@@ -13,7 +13,6 @@ from .launch import launched as launched
 from .launch import restarted as restarted
 from .learner import Learner as Learner
 from .learner import ValueLearner as ValueLearner
-from .learner import bounded_step as bounded_step
 from .load import add_adapter as add_adapter
 from .load import load_model as load_model
 from .load import load_weights as load_weights

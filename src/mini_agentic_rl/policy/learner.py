@@ -5,13 +5,13 @@ weight, so splitting the terms over calls or chunks does not change the result.
 
 `ValueLearner` adds a critic, which predicts the return from the policy's last hidden states. A state is all tokens
 before a sampled one, so its value is read at the position that predicts that token; rollouts that share tokens share
-states and values. `bounded_step` shortens a step that moves the policy too far.
+states and values.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,16 @@ from .rank_group import RankGroup
 from .settings import LearnerSettings, ValueSettings
 from .tree_pass import ChunkTerms, Scorer, TreePass
 
+_PARTS: Final = 4
+"""A step is measured on one of so many parts of its trees first, and on all of them only near the bound: most steps
+are far below it, and a pass over all trees costs half as much as learning."""
+_NEAR: Final = 0.3
+"""Share of the bound from which on all parts are measured."""
+_SHORTEST: Final = 1e-3
+"""Share of a step below which it is not shortened further: the rest is rounding."""
+_FACTORS: Final = (0.1, 0.5)
+"""The smallest and the largest factor by which one try shortens a step."""
+
 
 class Learner:
     """An optimizer over one adapter, or over all weights under full training."""
@@ -47,10 +57,10 @@ class Learner:
     ) -> None:
         """
         Args:
-            group: ranks whose gradients are summed before a step; None for a single rank.
+            group: ranks whose gradients are summed before a step; by default those of the model, if it has any.
         """
         self._model = model
-        self._group = group
+        self._group = group or model.ranks
         self.settings = settings
         if not settings.max_batch_tokens:
             self.settings = settings.changed(max_batch_tokens=learning_chunk(model))
@@ -63,7 +73,6 @@ class Learner:
             raise PolicyError(f"{settings.schedule!r} needs `total_steps`", setting="schedule")
         if settings.checkpointing:
             model.enable_checkpointing()
-        self._kept: list[Tensor] = []
         self._reference: list[Tensor] = []
         self._optimizer = _make_optimizer(self.parameters, settings, model.device)
 
@@ -86,7 +95,7 @@ class Learner:
             inputs: inputs of all terms of `packed`; None gives each term the weight 1.
             gradient: False computes only the metrics.
             entropy_gradient: True gives the loss entropies with a gradient.
-            seen: receives the log-probabilities and entropies of each term; of several ranks, those of this one.
+            seen: receives the log-probabilities and entropies of each term.
         """
         model, settings = self._model, self.settings
         sums: dict[str, float] = {}
@@ -132,7 +141,7 @@ class Learner:
                 entropy_gradient=entropy_gradient,
                 flex=settings.flex_attention,
             ).run(on_terms)
-        return sums
+        return sums if model.ranks is None else _joined(model.ranks, sums, seen)
 
     def logprobs(self, packed: PackedTrees, *, reference: bool = False) -> Tensor:
         """Return log-probabilities [S] of the terms under the current weights, or under the reference.
@@ -141,22 +150,26 @@ class Learner:
         """
         if not (reference and self._reference):
             return self.scorer(None if reference else self.adapter).logprobs(packed)
-        with self.reconsidering():
-            self.take_reference()
+        weights = self._weights()
+        with self._model.without_pauses():
+            self._set_weights(self._reference)
             try:
                 return self.scorer(self.adapter).logprobs(packed)
             finally:
-                self.shorten_step(0.0)  # back to the weights that `reconsidering` keeps
+                self._set_weights(weights)
 
     def keep_reference(self) -> None:
         """Keep a copy of the trained weights as the reference policy of KL penalties; `save_state` saves it too."""
-        self._reference = [parameter.detach().clone() for parameter in self.parameters]
+        self._reference = self._weights()
 
-    def take_reference(self) -> None:
-        """Replace the trained weights by the reference."""
-        with torch.no_grad():
-            for parameter, reference in zip(self.parameters, self._reference, strict=True):
-                parameter.copy_(reference)
+    def _weights(self) -> list[Tensor]:
+        """Return a copy of the trained weights."""
+        return [parameter.detach().clone() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def _set_weights(self, weights: Sequence[Tensor]) -> None:
+        for parameter, weight in zip(self.parameters, weights, strict=True):
+            parameter.copy_(weight)
 
     def optim_step(self) -> dict[str, float]:
         """Clip the gradients, step, clear them and count a version. A step with a non-finite gradient is skipped.
@@ -166,29 +179,57 @@ class Learner:
         """
         return self.step_with(self.learning_rate(self.steps), self.settings.max_grad_norm)
 
-    @contextmanager
-    def reconsidering(self) -> Iterator[None]:
-        """Keep a copy of the trained weights for `shorten_step` during a block in which nothing is sampled."""
-        self.keep_weights()
-        try:
-            with self._model.without_pauses():
-                yield
-        finally:
-            self.forget_weights()
+    def bounded_step(self, packed: PackedTrees, sampled: int, max_kl: float, seen: SeenTerms) -> dict[str, float]:
+        """Take an optimizer step, shortened until it moves the policy by no more than a bound.
 
-    def shorten_step(self, factor: float) -> None:
-        """Move towards the kept weights, so that `factor` of the distance from them is left."""
-        with torch.no_grad():
-            for parameter, kept in zip(self.parameters, self._kept, strict=True):
-                parameter.lerp_(kept, 1 - factor)
+        AdamW normalises gradients, so the first steps of a fresh optimizer, and those after many small gradients, move
+        every weight by the whole learning rate. Such a step can destroy an agent's abilities. The divergence of a step
+        is measured on the tokens that it learnt from:
 
-    def keep_weights(self) -> None:
-        """Keep a copy of the trained weights for `shorten_step`."""
-        self._kept = [parameter.detach().clone() for parameter in self.parameters]
+            KL(pi_before || pi_after) ~ mean over sampled tokens of r - 1 - log r,  r = pi_after / pi_before
 
-    def forget_weights(self) -> None:
-        """Free the copy that was kept."""
-        self._kept = []
+        (Schulman, "Approximating KL divergence", 2020: k3, unbiased where pi_before sampled them). A step that is too
+        long is taken back in part, as in the line search of TRPO (Schulman et al. 2015, arXiv:1502.05477, appendix C).
+
+        Costs a pass without a gradient over a quarter of `packed`; near the bound one over all of it, and another each
+        time that the step is shortened. With dropout also one before the step. Keeps a second copy of the trained
+        weights meanwhile. A step that changes only the other three quarters is not detected.
+
+        Args:
+            packed: the trees that the gradients come from.
+            sampled: number of terms that a policy sampled, which come first; imitated terms follow them.
+            max_kl: maximum divergence in nats a token; 0 is no bound.
+            seen: log-probabilities of each term, computed by the pass of the gradients.
+
+        Returns:
+            The metrics of `Learner.optim_step`; under a bound also `update/kl`, in nats a token, as measured last, and
+            `update/share`, the part of the step that was taken.
+        """
+        if max_kl == 0:
+            return self.optim_step()
+        # A pass with dropout has other log-probabilities than the policy.
+        before_S = (self.logprobs(packed).cpu().numpy() if self.drops else seen.logprobs_S).astype(np.float64)
+
+        def divergence(of: PackedTrees, terms_N: np.ndarray) -> float:
+            """Return the mean of k3 over the sampled terms of some trees; 0 if there are none."""
+            log_ratio_N = (self.logprobs(of).double().cpu().numpy() - before_S[terms_N])[terms_N < sampled]
+            return float(np.mean(np.expm1(log_ratio_N) - log_ratio_N)) if log_ratio_N.size else 0.0
+
+        of_all = np.arange(packed.term_count)
+        weights_before = self._weights()
+        with self._model.without_pauses():
+            metrics = self.optim_step()
+            part = divide(packed, _PARTS)[0]
+            share, kl = 1.0, 0.0 if part is None else divergence(part.packed, part.terms_N)
+            if kl > _NEAR * max_kl:
+                kl = divergence(packed, of_all)
+            while kl > max_kl and share > _SHORTEST:
+                factor = float(np.clip(max_kl / kl, *_FACTORS))
+                with torch.no_grad():
+                    for parameter, before in zip(self.parameters, weights_before, strict=True):
+                        parameter.lerp_(before, 1 - factor)
+                share, kl = share * factor, divergence(packed, of_all)
+        return metrics | {"update/kl": kl, "update/share": share}
 
     def step_with(self, rate: float, max_grad_norm: float) -> dict[str, float]:
         """Take an optimizer step as `optim_step` does, with this learning rate and bound of the gradient norm."""
@@ -263,14 +304,17 @@ class Learner:
 
     def scorer(self, adapter: str | None) -> Scorer:
         """Return a scorer under an adapter, or the bare model, with this learner's chunk sizes."""
+        return Scorer(self._model, adapter, **self.scorer_options)
+
+    @property
+    def scorer_options(self) -> dict[str, Any]:
+        """Options of `Scorer` that make it compute as this learner does."""
         settings = self.settings
-        return Scorer(
-            self._model,
-            adapter,
-            max_tokens=settings.max_batch_tokens,
-            head_rows=settings.head_rows,
-            flex=settings.flex_attention,
-        )
+        return {
+            "max_tokens": settings.max_batch_tokens,
+            "head_rows": settings.head_rows,
+            "flex": settings.flex_attention,
+        }
 
     @property
     def drops(self) -> bool:
@@ -298,6 +342,17 @@ class Learner:
             yield
         finally:
             base.eval()
+
+
+def _joined(ranks: RankGroup, sums: dict[str, float], seen: SeenTerms | None) -> dict[str, float]:
+    """Return the sums of all ranks' metrics, and add their numbers of terms to `seen`."""
+    total: dict[str, float] = {}
+    for rank_sums, rank_seen in ranks.gather((sums, seen)):
+        for name, value in rank_sums.items():
+            total[name] = total.get(name, 0.0) + value
+        if seen is not None and rank_seen is not None:
+            seen.join(rank_seen)
+    return total
 
 
 def _make_optimizer(
@@ -351,9 +406,8 @@ class ValueLearner(Learner):
         settings: LearnerSettings,
         adapter: str = DEFAULT_ADAPTER,
         value: ValueSettings | None = None,
-        group: RankGroup | None = None,
     ) -> None:
-        super().__init__(model, settings, adapter, group)
+        super().__init__(model, settings, adapter)
         self.value_settings = value or ValueSettings()
         self.head = ValueHead(model.base.config.get_text_config().hidden_size).to(model.device)
         self.head_steps = 0
@@ -414,67 +468,3 @@ class ValueLearner(Learner):
         self._head_optimizer.zero_grad(set_to_none=True)
         self.head_steps += 1
         return {"value/grad_norm": norm}
-
-
-_PARTS: Final = 4
-"""A step is measured on one of so many parts of its trees first, and on all of them only near the bound: most steps
-are far below it, and a pass over all trees costs half as much as learning."""
-_NEAR: Final = 0.3
-"""Share of the bound from which on all parts are measured."""
-_SHORTEST: Final = 1e-3
-"""Share of a step below which it is not shortened further: the rest is rounding."""
-_FACTORS: Final = (0.1, 0.5)
-"""The smallest and the largest factor by which one try shortens a step."""
-
-
-def bounded_step(
-    learner: Learner, packed: PackedTrees, sampled: int, max_kl: float, seen: SeenTerms
-) -> dict[str, float]:
-    """Take an optimizer step, shortened until it moves the policy by no more than a bound.
-
-    AdamW normalises gradients, so the first steps of a fresh optimizer, and those after many small gradients, move
-    every weight by the whole learning rate. Such a step can destroy an agent's abilities. The divergence of a step
-    is measured on the tokens that it learnt from:
-
-        KL(pi_before || pi_after) ~ mean over sampled tokens of r - 1 - log r,  r = pi_after / pi_before
-
-    (Schulman, "Approximating KL divergence", 2020: k3, unbiased where pi_before sampled them). A step that is too long
-    is taken back in part, as in the line search of TRPO (Schulman et al. 2015, arXiv:1502.05477, appendix C).
-
-    Costs a pass without a gradient over a quarter of `packed`; near the bound one over all of it, and another each
-    time that the step is shortened. With several ranks, or with dropout, also one before the step. Keeps a second copy
-    of the trained weights meanwhile. A step that changes only the other three quarters is not detected.
-
-    Args:
-        packed: the trees that the gradients come from.
-        sampled: number of terms that a policy sampled, which come first; imitated terms follow them.
-        max_kl: maximum divergence in nats a token; 0 is no bound.
-        seen: log-probabilities of each term, computed by the pass of the gradients.
-
-    Returns:
-        The metrics of `Learner.optim_step`; under a bound also `update/kl`, in nats a token, as measured last, and
-        `update/share`, the part of the step that was taken.
-    """
-    if max_kl == 0:
-        return learner.optim_step()
-    # A pass with dropout has other log-probabilities than the policy, and a rank has only those of its share.
-    whole = not learner.drops and not np.isnan(seen.logprobs_S).any()
-    before_S = (seen.logprobs_S if whole else learner.logprobs(packed).cpu().numpy()).astype(np.float64)
-    of_all = np.arange(packed.term_count)
-
-    def divergence(of: PackedTrees, terms_N: np.ndarray) -> float:
-        """Return the mean of k3 over the sampled terms of some trees; 0 if there are none."""
-        log_ratio_N = (learner.logprobs(of).double().cpu().numpy() - before_S[terms_N])[terms_N < sampled]
-        return float(np.mean(np.expm1(log_ratio_N) - log_ratio_N)) if log_ratio_N.size else 0.0
-
-    with learner.reconsidering():
-        metrics = learner.optim_step()
-        part = divide(packed, _PARTS)[0]
-        share, kl = 1.0, 0.0 if part is None else divergence(part.packed, part.terms_N)
-        if kl > _NEAR * max_kl:
-            kl = divergence(packed, of_all)
-        while kl > max_kl and share > _SHORTEST:
-            factor = float(np.clip(max_kl / kl, *_FACTORS))
-            learner.shorten_step(factor)
-            share, kl = share * factor, divergence(packed, of_all)
-    return metrics | {"update/kl": kl, "update/share": share}

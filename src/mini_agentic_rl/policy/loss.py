@@ -127,3 +127,8 @@ class SeenTerms:
     def take_part(self, terms_N: Any, part: SeenTerms) -> None:
         """Store the numbers of some terms, given by their indices."""
         self.logprobs_S[terms_N], self.entropy_S[terms_N] = part.logprobs_S, part.entropy_S
+
+    def join(self, other: SeenTerms) -> None:
+        """Take over the numbers of terms that another rank has computed."""
+        np.fmax(self.logprobs_S, other.logprobs_S, out=self.logprobs_S)  # the one that is not NaN
+        np.fmax(self.entropy_S, other.entropy_S, out=self.entropy_S)

@@ -22,7 +22,7 @@ from .attention import ATTENTION_NAME, AttentionTables
 from .errors import PolicyError
 from .fused_layers import fuse_layers, fuse_lora
 from .machine import ThreadCount
-from .rank_group import ShardedBase
+from .rank_group import RankGroup, ShardedBase
 from .sampling_layers import DecoderStack, PackedLinears
 
 DEFAULT_ADAPTER = "default"
@@ -52,6 +52,8 @@ class PolicyModel:
         self.peft_model = peft_model
         self.shards = shards
         """The base's layers if they are sharded over the ranks."""
+        self.ranks: RankGroup | None = None
+        """The ranks that compute each pass together, a share of the trees each; None computes all of it here."""
         # Keys are cached by the engine; transformers would keep a second cache.
         self.base.config.use_cache = False
         self.base.set_attn_implementation(ATTENTION_NAME)

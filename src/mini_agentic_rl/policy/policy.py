@@ -76,13 +76,17 @@ class Policy:
 
     def learner(self, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> Learner:
         """Return a learner with a fresh optimizer over `adapter`. Use it inside `run` only."""
-        return Learner(self.model, settings, adapter)
+        learner = Learner(self.model, settings, adapter)
+        self.share_weights(adapter)
+        return learner
 
     def value_learner(
         self, settings: LearnerSettings, value: ValueSettings, adapter: str = DEFAULT_ADAPTER
     ) -> ValueLearner:
         """Return a learner with a fresh optimizer over `adapter` and a fresh critic. Use it inside `run` only."""
-        return ValueLearner(self.model, settings, adapter, value)
+        learner = ValueLearner(self.model, settings, adapter, value)
+        self.share_weights(adapter)
+        return learner
 
     def scorer(self, adapter: str | None, *, max_tokens: int, head_rows: int) -> Scorer:
         """Return a scorer of terms under `adapter`, or the bare model; see `Scorer`. Use it inside `run`."""
@@ -131,12 +135,19 @@ class Policy:
         load_weights(self.model, folder, adapter)
         self.weights_changed(adapter)
 
-    def digest(self, adapter: str = DEFAULT_ADAPTER) -> str:
-        """Return a digest of the weights that are trained. Inside of `run`."""
+    def digests(self, adapter: str) -> list[str]:
+        """Return a digest of the weights that are trained, of each rank. Inside of `run`."""
         digest = hashlib.sha256()
         for parameter in self.model.trainable(adapter):
             digest.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        ranks = self.model.ranks
+        return [digest.hexdigest()] if ranks is None else ranks.gather(digest.hexdigest())
+
+    def share_weights(self, adapter: str) -> None:
+        """Copy the weights that are trained from rank 0 to all other ranks. Inside of `run`."""
+        if self.model.ranks is not None:
+            self.model.ranks.copy_from_first(self.model.trainable(adapter))
+            self.weights_changed(adapter)
 
     def check_agreement(self) -> None:
         """Raise if the ranks' weights differ; does nothing with a single rank. Inside of `run`."""

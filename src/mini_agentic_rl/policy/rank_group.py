@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,6 +13,8 @@ from .errors import PolicyError
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
+
+T = TypeVar("T")
 
 _BUCKET: Final = 2**24
 """Maximum number of float32 values of an all-reduce: 64 MiB."""
@@ -41,6 +43,16 @@ class RankGroup:
         """Destroy the process groups."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in their order; they are pickled."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.process_group)
+        return values
+
+    def join_rows(self, rows: Tensor) -> None:
+        """Give all ranks the rows that each has filled; a row is filled by one rank, and zero on the others."""
+        dist.all_reduce(rows, group=self.process_group)
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Replace each parameter's gradient by its sum over the ranks; where no rank has one, it stays None."""

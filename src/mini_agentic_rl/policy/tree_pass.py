@@ -1,5 +1,7 @@
 """One pass over packed trees, in chunks that bound its memory, each token computed once.
 
+Of several ranks (`PolicyModel.ranks`), each computes its share of the trees.
+
 Chunks run in depth-first order. A chunk that later chunks attend to keeps its keys and values, and waits for their
 gradients before its own backward pass; any other runs its backward pass at once. So only one chunk and the path above
 it exist at a time, and the places where the trees are cut change no result beyond rounding. `Scorer` runs such passes
@@ -8,14 +10,14 @@ without a gradient, under an adapter, the bare model or a teacher.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..tokens import PackedTrees, TreeChunk, cut
+from ..tokens import PackedTrees, TreeChunk, cut, divide
 from .head import read_logprobs
 from .model import PolicyModel
 from .rank_group import BACKWARD, FORWARD, NO_SWEEP
@@ -68,8 +70,16 @@ class TreePass:
             flex: True uses FlexAttention where the device has it.
         """
         self._model = model
+        self._terms_S = np.arange(packed.term_count)
+        """Indices of this rank's terms among those of the whole pack."""
+        has_share = True
+        if model.ranks is not None:
+            share = divide(packed, model.ranks.size)[model.ranks.rank]
+            has_share = share is not None
+            if share is not None:
+                packed, self._terms_S = share.packed, share.terms_N
+        self._chunks: Iterable[TreeChunk] = cut(packed, max_tokens) if has_share else ()
         self._packed = packed
-        self._max_tokens = max_tokens
         self._head_rows = head_rows
         self._entropy_gradient = entropy_gradient
         kind = (model.device, model.dtype, model.heads, model.kv_heads, model.head_size)
@@ -85,7 +95,7 @@ class TreePass:
         The losses must add up to the pack's: nothing in one may depend on the terms of another.
         """
         path: list[_WaitingChunk] = []
-        for chunk in cut(self._packed, self._max_tokens):
+        for chunk in self._chunks:
             self._model.pause()
             self._model.threads.adapt()
             # Depth first: once a subtree is finished, no later chunk attends to its keys.
@@ -127,7 +137,8 @@ class TreePass:
             rows=self._head_rows,
             entropy_gradient=self._entropy_gradient,
         )
-        return _WaitingChunk(kept, hidden_TM, on_terms(ChunkTerms(terms_N, logprobs_N, entropy_N, hidden_TM, at_N)))
+        terms = ChunkTerms(self._terms_S[terms_N], logprobs_N, entropy_N, hidden_TM, at_N)
+        return _WaitingChunk(kept, hidden_TM, on_terms(terms))
 
     def _backward(self, waiting: _WaitingChunk) -> None:
         """Run the backward pass of a chunk, from its own loss and from the gradients of its kept keys and values."""
@@ -185,8 +196,8 @@ class Scorer:
         whole vocabulary. The result is on the CPU: 4 bytes for each number, and 8 for each id."""
         model, whole = self._model, count == 0 or count >= self._model.vocab_size
         width = model.vocab_size if whole else count
-        logprobs_SK = torch.empty(packed.term_count, width)
-        tokens_SK = None if whole else torch.empty(packed.term_count, width, dtype=torch.long)
+        logprobs_SK = torch.zeros(packed.term_count, width)
+        tokens_SK = None if whole else torch.zeros(packed.term_count, width, dtype=torch.long)
 
         def on_terms(chunk: ChunkTerms) -> None:
             terms_N = torch.from_numpy(chunk.terms_N)
@@ -201,17 +212,23 @@ class Scorer:
                 logprobs_SK[terms_N[block]] = top_NK[:, :width].cpu()
 
         self._run(packed, on_terms)
+        if model.ranks is not None:
+            model.ranks.join_rows(logprobs_SK)
+            if tokens_SK is not None:
+                model.ranks.join_rows(tokens_SK)
         return Likeliest(tokens_SK, logprobs_SK)
 
     @torch.no_grad()
     def each_term(self, packed: PackedTrees, read: Callable[[ChunkTerms], Tensor]) -> Tensor:
         """Return the numbers [S] that `read` gives for the terms of each chunk."""
-        values_S = torch.empty(packed.term_count, device=self._model.device)
+        values_S = torch.zeros(packed.term_count, device=self._model.device)
 
         def on_terms(chunk: ChunkTerms) -> None:
             values_S[torch.from_numpy(chunk.terms_N).to(values_S.device)] = read(chunk)
 
         self._run(packed, on_terms)
+        if self._model.ranks is not None:
+            self._model.ranks.join_rows(values_S)
         return values_S
 
     def _run(self, packed: PackedTrees, on_terms: Callable[[ChunkTerms], None]) -> None:

@@ -2,9 +2,9 @@ from .base import ContextLengthError as ContextLengthError
 from .base import Sampler as Sampler
 from .base import SamplerLoad as SamplerLoad
 from .base import SamplerSettings as SamplerSettings
-from .make import make_sampler as make_sampler
 from .policy_sampler import PolicySampler as PolicySampler
 from .policy_sampler import TokenStreams as TokenStreams
 from .pool import SamplerPool as SamplerPool
+from .pool import make_sampler as make_sampler
 from .replica import Parity as Parity
 from .replica import ParityError as ParityError

@@ -1,4 +1,4 @@
-"""A pool of vLLM or SGLang servers as one sampler.
+"""A pool of vLLM or SGLang servers as one sampler, and `make_sampler`, which chooses between it and the engine.
 
     publish   saves new weights, loads them on every server and checks them; requests that begin later use them
     complete  samples on one server; if the server is lost, another one continues from the tokens so far
@@ -14,29 +14,38 @@ import concurrent.futures
 import contextlib
 import hashlib
 import logging
+import os
 import secrets
 import shutil
+import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from ..errors import UserError
 from ..http import BadRequestError, OverloadedError
+from ..plugins import load_plugin, or_plugin
 from ..policy import Policy
-from ..tokens import FinishReason, SamplingParams, TokenDelta, TokenRequest
-from .base import ContextLengthError, SamplerLoad, SamplerSettings
-from .clients import Generation, ReplicaLostError, RequestRefusedError, ServerInfo, refusal
-from .policy_sampler import TokenStreams
+from ..tokens import FinishReason, TokenDelta, TokenRequest
+from .base import ContextLengthError, Sampler, SamplerLoad, SamplerSettings
+from .clients import (
+    Generation,
+    ReplicaLostError,
+    RequestRefusedError,
+    ServerInfo,
+    SglangClient,
+    VllmClient,
+    refusal,
+)
+from .policy_sampler import PolicySampler, TokenStreams
 from .replica import Probe, Publication, Replica
-from .vllm_process import end_servers
+from .vllm_process import end_servers, start_servers
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _TRIES: Final = 5
 """Servers that one request may be lost with: the request itself may crash them."""
@@ -121,9 +130,10 @@ class SamplerPool:
         Raises:
             UserError: a server does not answer, or cannot be sampled from; the message says what to change.
         """
-        self._call(self._connect(least_context, time.monotonic() + self._settings.sampler_wait, note))
+        asyncio.run_coroutine_threadsafe(self._connect(least_context, note), self._loop).result()
 
-    async def _connect(self, least_context: int, end: float, note: Callable[[str], None]) -> None:
+    async def _connect(self, least_context: int, note: Callable[[str], None]) -> None:
+        end = time.monotonic() + self._settings.sampler_wait
         for replica in self.replicas:
             try:
                 replica.info = await _reach(replica, end, note)
@@ -300,26 +310,23 @@ class SamplerPool:
 
     def _unload_unused(self) -> None:
         """Unload older weights that no request uses, in the background."""
-        task = self._loop.create_task(self._unload_older())
+        unused = [publication for publication in self._older if not publication.requests]
+        self._older.difference_update(unused)
+        task = self._loop.create_task(self._unload(unused))
         self._unloading.add(task)
         task.add_done_callback(self._unloading.discard)
 
-    async def _unload_older(self) -> None:
-        unused = [publication for publication in self._older if not publication.requests]
-        self._older.difference_update(unused)
-        for publication in unused:
-            await self._unload_everywhere(publication)
+    async def _unload(self, publications: Sequence[Publication]) -> None:
+        for publication in publications:
+            for replica in self.replicas:
+                if publication.name is None or publication.name not in replica.loaded:
+                    continue
+                replica.loaded.discard(publication.name)
+                try:
+                    await replica.client.unload_adapter(publication.name)
+                except (ReplicaLostError, RequestRefusedError) as error:
+                    logger.info("%s has not unloaded %s: %s", replica.url, publication.name, error)
             await asyncio.to_thread(shutil.rmtree, publication.folder, ignore_errors=True)
-
-    async def _unload_everywhere(self, publication: Publication) -> None:
-        for replica in self.replicas:
-            if publication.name is None or publication.name not in replica.loaded:
-                continue
-            replica.loaded.discard(publication.name)
-            try:
-                await replica.client.unload_adapter(publication.name)
-            except (ReplicaLostError, RequestRefusedError) as error:
-                logger.info("%s has not unloaded %s: %s", replica.url, publication.name, error)
 
     async def _watch(self, replica: Replica) -> None:
         """Check a server until cancelled: take it out when it fails, bring it back when it is healthy again."""
@@ -367,7 +374,7 @@ class SamplerPool:
         if not self._thread.is_alive():
             return
         with contextlib.suppress(concurrent.futures.TimeoutError):
-            self._call(self._close(), _CLOSE_SECONDS)
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(_CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -378,13 +385,9 @@ class SamplerPool:
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
-        for publication in (*self._current.values(), *self._older):
-            await self._unload_everywhere(publication)
+        await self._unload([*self._current.values(), *self._older])
         for replica in self.replicas:
             await replica.client.http.aclose()
-
-    def _call(self, job: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-        return asyncio.run_coroutine_threadsafe(job, self._loop).result(seconds)
 
 
 class _Answer:
@@ -407,12 +410,18 @@ class _Answer:
 
     def remainder(self, model: str) -> Generation:
         """Return what is left to sample, for a server whose base model has this name."""
-        request = self.request
+        request, count, sampling = self.request, len(self.token_ids), self.request.sampling
+        if count:
+            seed = sampling.seed
+            if seed is not None:  # another one than that of the start
+                seed = int.from_bytes(hashlib.blake2b(f"{seed}/{count}".encode(), digest_size=8).digest(), "big") >> 1
+            min_tokens = max(0, sampling.min_tokens - count)
+            sampling = replace(sampling, max_tokens=sampling.max_tokens - count, min_tokens=min_tokens, seed=seed)
         return Generation(
             model=model,
             adapter=self.publication.name,
             prompt_ids=(*request.prompt_ids, *self.token_ids),
-            sampling=_remaining(request.sampling, len(self.token_ids)),
+            sampling=sampling,
             salt=self.publication.salt,
             stream_interval=_STREAM_INTERVALS.get(request.delivery, 1),
         )
@@ -426,17 +435,6 @@ class _Answer:
         held, self._held = self._held, []
         for each in held:
             self._post(each)
-
-
-def _remaining(sampling: SamplingParams, count: int) -> SamplingParams:
-    """Return the settings of a continuation after `count` sampled tokens; its seed differs from that of the start."""
-    if not count:
-        return sampling
-    seed = sampling.seed
-    if seed is not None:
-        seed = int.from_bytes(hashlib.blake2b(f"{seed}/{count}".encode(), digest_size=8).digest(), "big") >> 1
-    min_tokens = max(0, sampling.min_tokens - count)
-    return replace(sampling, max_tokens=sampling.max_tokens - count, min_tokens=min_tokens, seed=seed)
 
 
 async def _reach(replica: Replica, end: float, note: Callable[[str], None]) -> ServerInfo:
@@ -453,3 +451,66 @@ async def _reach(replica: Replica, end: float, note: Callable[[str], None]) -> S
                 noted = now
                 note(f"waiting for the sampler {replica.url}, {end - now:.0f} s at most (`sampler_wait`): {error}")
         await asyncio.sleep(min(_CONNECT_SECONDS, max(0.0, end - time.monotonic())))
+
+
+KEY_VARIABLE: Final = "MINI_AGENTIC_RL_SAMPLER_KEY"
+"""Environment variable with the API key of the servers."""
+
+
+def make_sampler(
+    settings: SamplerSettings,
+    policy: Policy,
+    *,
+    base_name: str,
+    prompts: Sequence[Sequence[int]],
+    model_folder: str = "",
+    least_context: int = 1,
+    note: Callable[[str], None] = lambda text: None,
+) -> Sampler:
+    """Return the engine of the policy as a sampler, or a pool of servers. Blocks until the servers are ready.
+
+    Args:
+        base_name: name of the model without an adapter in requests.
+        prompts: token ids of the first comparison of servers with the learner.
+        model_folder: folder or id of the base model, for servers that are started.
+        least_context: tokens that prompt and answer together must have room for.
+        note: called with a line of progress at each slow step.
+
+    Raises:
+        UserError: a server cannot be started, reached or sampled from; the message says what to change. Or there is no
+            plugin of this name, or it cannot be loaded.
+    """
+    if settings.sampler not in ("own", "vllm", "sglang"):
+        make = load_plugin("samplers", settings.sampler, setting="sampler")
+        if make is None:
+            raise UserError(f"there is no sampler {settings.sampler!r}{or_plugin('samplers')}", setting="sampler")
+        plugged: Sampler = make(settings, policy, base_name=base_name, prompts=prompts)
+        return plugged
+    model = policy.model
+    if settings.sampler == "own":
+        return PolicySampler(
+            policy.engine, base_name=base_name, adapters=list(model.versions), context_length=model.context_length
+        )
+    if model.rank is None:
+        raise UserError(
+            "vLLM and SGLang servers are given adapters, and all weights of the model are trained here: use "
+            "`sampler=own`, or train an adapter",
+            setting="sampler",
+        )
+    folder = (settings.sampler_folder or Path(tempfile.mkdtemp(prefix="mini-agentic-rl-sampler-"))).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    key = os.environ.get(KEY_VARIABLE)
+    if settings.sampler_url:
+        urls = [url.rstrip("/").removesuffix("/v1") for url in settings.sampler_url]
+        client = SglangClient if settings.sampler == "sglang" else VllmClient
+        replicas = [Replica(url, client(url, key)) for url in urls]
+    else:
+        servers = start_servers(settings, model, model_folder, folder, note)
+        replicas = [Replica(server.url, VllmClient(server.url, key), server) for server in servers]
+    pool = SamplerPool(replicas, settings, policy, base_name=base_name, prompts=prompts, folder=folder)
+    try:
+        pool.connect(least_context, note)
+    except BaseException:
+        pool.close()
+        raise
+    return pool

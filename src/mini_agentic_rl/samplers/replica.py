@@ -66,8 +66,6 @@ class Parity:
     """Difference from the learner's log-probabilities at temperature 1."""
     without_adapter: float | None
     """Difference from those of the bare model; None if no adapter was used."""
-    largest: float
-    """Largest difference of one token at the sampling temperature."""
 
     def cause(self, bound: float) -> str | None:
         """Return what is wrong with the server; None if the difference is within rounding.
@@ -251,18 +249,16 @@ class Probe:
     async def _compare(self, records: Sequence[CompletionRecord], adapter: str | None) -> Parity:
         """Compare tokens that were sampled with `adapter` with what the learner computes."""
         sampled = np.concatenate([record.logprobs for record in records])
-        right = np.abs(await self._logprobs(records, adapter) - sampled)
         at_1 = [replace(record, temperature=1.0) for record in records]
-        unscaled = np.abs(await self._logprobs(at_1, adapter) - sampled)
-        without: float | None = None
-        if adapter is not None:
-            without = float(np.abs(await self._logprobs(records, None) - sampled).mean())
+
+        async def difference(records: Sequence[CompletionRecord], adapter: str | None) -> float:
+            return float(np.abs(await self._logprobs(records, adapter) - sampled).mean())
+
         return Parity(
             tokens=int(sampled.size),
-            difference=float(right.mean()),
-            before_temperature=float(unscaled.mean()),
-            without_adapter=without,
-            largest=float(right.max()),
+            difference=await difference(records, adapter),
+            before_temperature=await difference(at_1, adapter),
+            without_adapter=None if adapter is None else await difference(records, None),
         )
 
     async def _logprobs(self, records: Sequence[CompletionRecord], adapter: str | None) -> npt.NDArray[np.float32]:

@@ -26,6 +26,7 @@ from .clients import max_lora_rank
 
 logger = logging.getLogger(__name__)
 
+_HOST: Final = "127.0.0.1"
 _ENDING_SECONDS: Final = 20.0
 RESTARTS: Final = 5
 """Maximum number of restarts of a server."""
@@ -149,16 +150,18 @@ def start_servers(
         UserError: vLLM is not installed, or a server does not start; the message names its log.
     """
     python = python_of_vllm(settings)
-    host = "127.0.0.1"
+    with contextlib.ExitStack() as stack:
+        bound = [stack.enter_context(socket.create_server((_HOST, 0))) for _ in range(settings.sampler_replicas)]
+        ports = [each.getsockname()[1] for each in bound]
     servers = [
         VllmServer(
-            serve_command(python, model, model_folder, host, port, settings.sampler_args),
+            serve_command(python, model, model_folder, port, settings.sampler_args),
             serve_environment(on_cpu=model.device.type == "cpu"),
-            f"http://{host}:{port}",
+            f"http://{_HOST}:{port}",
             folder / f"vllm-{number}.log",
             settings.sampler_timeout,
         )
-        for number, port in enumerate(free_ports(host, settings.sampler_replicas))
+        for number, port in enumerate(ports)
     ]
     try:
         for server in servers:
@@ -214,11 +217,11 @@ def python_of_vllm(settings: SamplerSettings) -> str:
     return sys.executable
 
 
-def serve_command(python: str, model: PolicyModel, model_folder: str, host: str, port: int, further: str) -> list[str]:
+def serve_command(python: str, model: PolicyModel, model_folder: str, port: int, further: str) -> list[str]:
     """Return the command that serves the base model in the learner's number format at an address."""
     dtype = str(model.dtype).removeprefix("torch.")
     command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model_folder]
-    command += ["--served-model-name", "base", "--host", host, "--port", str(port), "--dtype", dtype]
+    command += ["--served-model-name", "base", "--host", _HOST, "--port", str(port), "--dtype", dtype]
     # What the learner computes: after the temperature, and with no sampling defaults of the model's own.
     command += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
     command += ["--enable-prompt-tokens-details"]
@@ -238,13 +241,3 @@ def serve_environment(*, on_cpu: bool) -> dict[str, str]:
     # vLLM may be in another environment, which must not import from this one.
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
     return defaults | inherited
-
-
-def free_ports(host: str, count: int) -> list[int]:
-    """Return `count` free TCP ports of an address."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket(family)) for _ in range(count)]
-        for each in sockets:
-            each.bind((host, 0))
-        return [each.getsockname()[1] for each in sockets]

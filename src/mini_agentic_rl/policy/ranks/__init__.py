@@ -1,11 +1,11 @@
 """One policy on several ranks: each holds the weights, samples some of the rollouts and learns some of the trees.
 
-    rendezvous.py  rendezvous, and joining the process groups
-    leader.py      rank 0's policy, engine, learners and scorers, which send the other ranks their shares
-    commands.py    messages between ranks, and rank 0's commands to the others
-    follower.py    the other ranks, which execute these commands
+    rendezvous.py  rendezvous, joining the process groups, and loading the model
+    leader.py      rank 0's policy, engine, learners and scorers, whose calls the other ranks make too
+    channel.py     messages between rank 0 and another rank
+    follower.py    the other ranks, which make these calls
 
-`../launch.py` says which rank this process is, `../rank_group.py` adds up the gradients and divides the base.
+`../launch.py` says which rank this process is, `../rank_group.py` adds up what ranks compute and divides the base.
 """
 
 import lazy_loader

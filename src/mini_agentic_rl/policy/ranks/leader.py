@@ -1,44 +1,198 @@
-"""Rank 0's policy, with the interface of `Policy`: it samples and learns on all ranks.
+"""Rank 0: the policy whose passes all ranks compute together.
 
-A request is sampled by the least busy rank. A loss adds up over terms, and each term is in one share, so that
-the sums of metrics and gradients equal those of a single rank. Optimizer steps sum the gradients of all ranks.
+Rank 0 announces each call of a learner or a scorer, with all its arguments, and every rank makes the same call. Within
+it `TreePass` computes the rank's share of the trees, and `RankGroup` adds up what the ranks have computed. Weights
+change in turns: a turn begins for the other ranks with its first call, and until it ends they sample nothing, as rank 0
+does. A request is sampled by the least busy rank.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import io
+import itertools
+import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...tokens import PackedTrees, Share, TokenDelta, TokenRequest
+from ...tokens import TokenDelta, TokenRequest
 from ..engine import Engine, EngineCounters
 from ..errors import PolicyError, QueueFullError
 from ..launch import Launch
 from ..learner import Learner, ValueLearner
-from ..loss import Loss, LossInputs, SeenTerms
 from ..model import DEFAULT_ADAPTER, PolicyModel
 from ..policy import Policy
+from ..rank_group import RankGroup
 from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSettings
 from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
-from ..tree_pass import Likeliest, Scorer
-from .commands import Followers
-from .follower import CPU, load_on_rank, to_device
-from .rendezvous import device_of, join_group, meet
+from ..tree_pass import Scorer
+from .channel import CLOSE_SECONDS, Channel, end_later
+from .rendezvous import RankLostError, device_of, join_group, load_on_rank, meet
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
+_LOSS_SECONDS: Final = 3.0
+"""Seconds between a collective operation that fails and the news that a rank is lost, at most."""
 _MOST_ROLLOUTS: Final = 1 << 16
 """Maximum number of rollouts whose rank is remembered."""
+
+
+class Followers:
+    """The other ranks, seen from rank 0. Turns and calls belong to the torch thread.
+
+    Args:
+        group: all ranks.
+        silence: seconds without a message after which a rank counts as lost.
+    """
+
+    def __init__(self, group: RankGroup, silence: float) -> None:
+        self.group = group
+        self.lost: Future[None] = Future()
+        """Fails with the reason once a rank is lost."""
+        self.counters = [EngineCounters() for _ in range(group.size)]
+        """Work of each rank's engine so far; rank 0's are its engine's own."""
+        self.on_delta: Callable[[int, TokenDelta], None] = lambda number, delta: None
+        """Called with each delta of a request, and the number that the request was sent with."""
+        self.learner_numbers = itertools.count()
+        """Learners are numbered in the order in which all ranks make them."""
+        self._lock = threading.Lock()
+        self._end: threading.Timer | None = None
+        self._depth = 0
+        self._learning = False
+        self._begun = False
+        self._in_call = False
+        self._in_step = True
+        """False once rank 0 has failed within a call: the others wait for its part, so no call can follow."""
+        self._channels = [Channel(rank, silence) for rank in range(1, group.size)]
+        self._readers = [
+            threading.Thread(target=self._read, args=(rank, channel), name=f"reads rank {rank}", daemon=True)
+            for rank, channel in enumerate(self._channels, 1)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def check(self) -> None:
+        """Raise `RankLostError` if a rank is lost."""
+        if self.lost.done():
+            self.lost.result()
+
+    @contextmanager
+    def turn(self, *, learning: bool) -> Iterator[None]:
+        """Hold a turn, or a part of an outer turn; the other ranks take part from their first call on.
+
+        Args:
+            learning: whether the memory of their caches is given back for it.
+        """
+        if self._depth == 0:
+            self._learning, self._begun = learning, False
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if self._depth == 0 and self._begun and self._in_step:
+                self._send_all(("end",))
+
+    @contextmanager
+    def call(
+        self, target: Any, method: str, arguments: tuple[Any, ...] = (), options: Mapping[str, Any] | None = None
+    ) -> Iterator[None]:
+        """Have the other ranks call a method, which rank 0 calls in the block. They make inner calls by themselves.
+
+        Args:
+            target: number of a learner, arguments of a scorer, or None for the rank itself.
+
+        Raises:
+            RankLostError: a rank is lost, or has failed.
+        """
+        if self._in_call:
+            yield
+            return
+        self.check()
+        if self._depth == 0:
+            raise RuntimeError(f"{method} is no part of a turn: use `Policy.run` or `Policy.learn`")
+        if not self._in_step:
+            raise PolicyError(f"{method}: the other ranks still wait for a call in which rank 0 has failed")
+        self._begun = True
+        call = io.BytesIO()
+        torch.save((target, method, arguments, options or {}), call)  # its tensors are loaded on any device
+        self._send_all(("call", self._learning, call.getvalue()))
+        self._in_call, self._in_step = True, False
+        try:
+            with self.reporting_losses():
+                yield
+            self._in_step = True
+        finally:
+            self._in_call = False
+
+    @contextmanager
+    def reporting_losses(self) -> Iterator[None]:
+        """Turn the failure of a collective operation with a lost rank into `RankLostError`."""
+        try:
+            yield
+        except RankLostError:
+            raise
+        except RuntimeError:
+            wait([self.lost], _LOSS_SECONDS)  # the operation fails a moment before the loss is reported
+            self.check()
+            raise
+
+    def send(self, rank: int, message: tuple[Any, ...]) -> None:
+        """Send a message to one rank, from any thread."""
+        self._channels[rank - 1].send(message)
+
+    def close(self) -> bool:
+        """End the run of the other ranks; return True if all of them end, so that the group can be left."""
+        is_whole = self._in_step and not self.lost.done()
+        if not is_whole:
+            reason = self.lost.exception() if self.lost.done() else "its part of a call failed"
+            self._send_all(("failed", str(reason)))
+        for channel in self._channels:
+            channel.close()
+        for reader in self._readers if is_whole else []:
+            reader.join(CLOSE_SECONDS)
+        if self._end is not None:
+            self._end.cancel()
+        return is_whole and not any(reader.is_alive() for reader in self._readers)
+
+    def _send_all(self, message: tuple[Any, ...]) -> None:
+        for channel in self._channels:
+            channel.send(message)
+
+    def _read(self, rank: int, channel: Channel) -> None:
+        try:
+            for kind, *values in channel.messages():
+                if kind == "failed":
+                    raise RankLostError(f"rank {rank} failed: {values[0]}")
+                number, delta, counters = values
+                self.counters[rank] = counters or self.counters[rank]
+                self.on_delta(number, delta)
+        except Exception as error:  # any: no later message would be handled
+            if not isinstance(error, RankLostError):
+                logger.exception("a message of rank %d failed", rank)
+            self._report_loss(RankLostError(f"{error}; `resume` continues from the last checkpoint"))
+
+    def _report_loss(self, error: RankLostError) -> None:
+        with self._lock:
+            if self.lost.done():
+                return
+            self._end = end_later(str(error))
+            self.lost.set_exception(error)
+        # They end, and with them the collective operation that rank 0 may wait in.
+        self._send_all(("failed", str(error)))
 
 
 class RankedEngine(Engine):
@@ -118,118 +272,72 @@ class RankedEngine(Engine):
             self._on_delta(number, TokenDelta(finish_reason="cancelled"))
 
 
+def on_all_ranks(*methods: str) -> Callable[[type[T]], type[T]]:
+    """Return a decorator of a class of rank 0: the other ranks make each call of these methods of its base too."""
+
+    def on_all(kind: type[T], method: str) -> Callable[..., Any]:
+        @functools.wraps(getattr(kind, method))
+        def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            with self.followers.call(self.target, method, arguments, options):
+                return getattr(super(kind, self), method)(*arguments, **options)
+
+        return call
+
+    def decorate(kind: type[T]) -> type[T]:
+        for method in methods:
+            setattr(kind, method, on_all(kind, method))
+        return kind
+
+    return decorate
+
+
+@on_all_ranks("logprobs", "likeliest")
 class RankedScorer(Scorer):
-    """A scorer whose numbers are computed by all ranks, each for the terms of its share."""
+    """A scorer on every rank, called by rank 0."""
 
-    def __init__(
-        self, followers: Followers, model: PolicyModel, adapter: str | None, max_tokens: int, head_rows: int
-    ) -> None:
-        super().__init__(model, adapter, max_tokens=max_tokens, head_rows=head_rows)
-        self._followers = followers
-        self._target = (adapter, max_tokens, head_rows)
-
-    def logprobs(self, packed: PackedTrees) -> Tensor:
-        compute = super().logprobs
-        parts = self._followers.call_in_shares(self._target, "logprobs", packed, lambda share: compute(share.packed))
-        return _joined(parts, packed, self._model.device)
-
-    def likeliest(self, packed: PackedTrees, count: int) -> Likeliest:
-        compute = super().likeliest
-        parts = self._followers.call_in_shares(
-            self._target,
-            "likeliest",
-            packed,
-            lambda share: compute(share.packed, count),
-            lambda share: (share.packed, count),
-        )
-        logprobs_SK = _joined([(share, each.logprobs_SK) for share, each in parts], packed, CPU)
-        tokens = [(share, each.tokens_SK) for share, each in parts if each.tokens_SK is not None]
-        return Likeliest(_joined(tokens, packed, CPU) if tokens else None, logprobs_SK)
+    def __init__(self, followers: Followers, model: PolicyModel, adapter: str | None, **options: Any) -> None:
+        super().__init__(model, adapter, **options)
+        self.followers = followers
+        self.target = (adapter, options)
 
 
-def _on_all_ranks(method: str) -> Any:
-    """Return the method of a learner that all ranks call with the same arguments."""
-
-    def call(self: RankedLearner, *arguments: Any) -> Any:
-        here = partial(getattr(super(RankedLearner, self), method), *arguments)
-        return self._followers.call_alike(self._number, method, here, *to_device(arguments, CPU))
-
-    return call
-
-
+@on_all_ranks(
+    "forward_backward",
+    "logprobs",
+    "optim_step",
+    "bounded_step",
+    "keep_reference",
+    "take_state",
+)
 class RankedLearner(Learner):
-    """A learner on every rank, called by rank 0."""
+    """A learner on every rank, called by rank 0. All take the same steps."""
 
     def __init__(
         self, followers: Followers, model: PolicyModel, settings: LearnerSettings, adapter: str, **more: Any
     ) -> None:
-        super().__init__(model, settings, adapter, group=followers.group, **more)
-        self._followers = followers
-        self._number = next(followers.numbers)
-        followers.call_alike(None, "make_learner", lambda: None, self._number, settings, adapter, more.get("value"))
-        followers.copy_weights(model, adapter)  # every rank takes the same steps from here on
-
-    def forward_backward(
-        self,
-        packed: PackedTrees,
-        loss_fn: Loss,
-        inputs: LossInputs | None = None,
-        *,
-        seen: SeenTerms | None = None,
-        **options: Any,
-    ) -> dict[str, float]:
-        given = inputs or LossInputs(torch.ones(packed.term_count))
-        compute = super().forward_backward
-
-        def arguments(share: Share) -> tuple[PackedTrees, Loss, LossInputs]:
-            return share.packed, loss_fn, given.select(share.terms_N)
-
-        def here(share: Share) -> dict[str, float]:
-            part = SeenTerms(share.packed.term_count)
-            sums = compute(*arguments(share), seen=part, **options)
-            if seen is not None:
-                seen.take_part(share.terms_N, part)
-            return sums
-
-        parts = self._followers.call_in_shares(self._number, "forward_backward", packed, here, arguments, options)
-        sums: dict[str, float] = {}
-        for _, metrics in parts:
-            for name, value in metrics.items():
-                sums[name] = sums.get(name, 0.0) + value
-        return sums
-
-    optim_step = _on_all_ranks("optim_step")
-    keep_weights = _on_all_ranks("keep_weights")
-    shorten_step = _on_all_ranks("shorten_step")
-    forget_weights = _on_all_ranks("forget_weights")
-    keep_reference = _on_all_ranks("keep_reference")
-    take_reference = _on_all_ranks("take_reference")
-    take_state = _on_all_ranks("take_state")
+        super().__init__(model, settings, adapter, **more)
+        self.followers = followers
+        self.target = next(followers.learner_numbers)
 
     def scorer(self, adapter: str | None) -> Scorer:
-        settings = self.settings
-        return RankedScorer(self._followers, self._model, adapter, settings.max_batch_tokens, settings.head_rows)
+        return RankedScorer(self.followers, self._model, adapter, **self.scorer_options)
 
 
+@on_all_ranks("values", "value_step", "take_head")
 class RankedValueLearner(RankedLearner, ValueLearner):
     """A learner with a critic on every rank, called by rank 0."""
 
-    value_step = _on_all_ranks("value_step")
-    take_head = _on_all_ranks("take_head")
 
-    def values(self, packed: PackedTrees) -> Tensor:
-        compute = super().values
-        parts = self._followers.call_in_shares(self._number, "values", packed, lambda share: compute(share.packed))
-        return _joined(parts, packed, self._model.device)
-
-
+@on_all_ranks("digests", "share_weights")
 class RankedPolicy(Policy):
     """The policy of rank 0, made by `lead`."""
+
+    target = None
 
     def __init__(
         self, followers: Followers, model: PolicyModel, engine: EngineSettings | None, thread: TorchThread
     ) -> None:
-        self._followers = followers
+        self.followers = followers
         super().__init__(model, engine, thread)
 
     @classmethod
@@ -261,8 +369,7 @@ class RankedPolicy(Policy):
             group = thread.call(lambda: join_group(launch, store, ranks, device))
             followers = Followers(group, ranks.rank_timeout)
             with followers.reporting_losses():
-                loaded = followers.model = thread.call(lambda: load_on_rank(model, options, device, ranks, group))
-            followers.results()  # all have loaded it
+                loaded = thread.call(lambda: load_on_rank(model, options, ranks, group))
             return cls(followers, loaded, engine, thread)
         except BaseException:
             if followers is not None:
@@ -271,19 +378,25 @@ class RankedPolicy(Policy):
             raise
 
     def learner(self, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> Learner:
-        return RankedLearner(self._followers, self.model, settings, adapter)
+        learner = RankedLearner(self.followers, self.model, settings, adapter)
+        with self.followers.call(None, "learner", (settings, adapter)):
+            self.share_weights(adapter)
+        return learner
 
     def value_learner(
         self, settings: LearnerSettings, value: ValueSettings, adapter: str = DEFAULT_ADAPTER
     ) -> ValueLearner:
-        return RankedValueLearner(self._followers, self.model, settings, adapter, value=value)
+        learner = RankedValueLearner(self.followers, self.model, settings, adapter, value=value)
+        with self.followers.call(None, "value_learner", (settings, value, adapter)):
+            self.share_weights(adapter)
+        return learner
 
     def scorer(self, adapter: str | None, *, max_tokens: int, head_rows: int) -> Scorer:
-        return RankedScorer(self._followers, self.model, adapter, max_tokens, head_rows)
+        return RankedScorer(self.followers, self.model, adapter, max_tokens=max_tokens, head_rows=head_rows)
 
     def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
         super().read_weights(folder, adapter)
-        self._followers.copy_weights(self.model, adapter)
+        self.share_weights(adapter)
 
     def check_agreement(self) -> None:
         """Check that all ranks have the same weights. Inside of a turn.
@@ -291,13 +404,10 @@ class RankedPolicy(Policy):
         Raises:
             PolicyError: a rank has other weights.
         """
-        if self._followers.lost.done():
-            return
-        for adapter in self.model.adapters:
-            arguments = [(adapter,)] * self._followers.count
-            expected, digests = self._followers.call(None, "digest", arguments, partial(self.digest, adapter))
-            for rank, digest in enumerate(digests, 1):
-                if digest != expected:
+        for adapter in () if self.followers.lost.done() else self.model.adapters:
+            digests = self.digests(adapter)
+            for rank, digest in enumerate(digests):
+                if digest != digests[0]:
                     raise PolicyError(
                         f"rank {rank} has other weights of {adapter!r} than rank 0: do all ranks have the same kind of "
                         "device and the same torch?"
@@ -305,42 +415,34 @@ class RankedPolicy(Policy):
 
     def counters(self) -> EngineCounters:
         total = super().counters()
-        for counters in self._followers.counters:
+        for counters in self.followers.counters:
             for name, count in vars(counters).items():
                 setattr(total, name, getattr(total, name) + count)
         return total
 
     async def watch(self, work: Coroutine[Any, Any, T]) -> T:
         task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
-        self._followers.lost.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(task.cancel))
+        self.followers.lost.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(task.cancel))
         try:
             return await task
         except BaseException:
-            self._followers.check()  # a lost rank is the cause of any other error
+            self.followers.check()  # a lost rank is the cause of any other error
             raise
 
     def close(self) -> None:
         """End the run of the other ranks, stop sampling and end the torch thread."""
-        if self._followers.close():
-            self._thread.call(self._followers.group.leave)
+        if self.followers.close():
+            self._thread.call(self.followers.group.leave)
         super().close()
 
     def _make_engine(self, settings: EngineSettings | None) -> Engine:
-        return RankedEngine(self._followers, self.model, self._thread, settings)
+        return RankedEngine(self.followers, self.model, self._thread, settings)
 
     def _learning_turn(self, job: Callable[[], T], share: float) -> T:
         # The other ranks sample nothing in a turn, so rank 0 does not either.
-        with self._followers.turn(learning=True):
+        with self.followers.turn(learning=True):
             return super()._learning_turn(job, 0.0)
 
     def _turn(self, job: Callable[[], T]) -> T:
-        with self._followers.turn(learning=False):
+        with self.followers.turn(learning=False):
             return super()._turn(job)
-
-
-def _joined(parts: Sequence[tuple[Share, Tensor]], packed: PackedTrees, device: torch.device) -> Tensor:
-    """Return the rows [S, …] of all terms from those of the shares."""
-    rows = torch.empty(packed.term_count, *parts[0][1].shape[1:], dtype=parts[0][1].dtype, device=device)
-    for share, part_N in parts:
-        rows[torch.from_numpy(share.terms_N)] = part_N.to(device)
-    return rows

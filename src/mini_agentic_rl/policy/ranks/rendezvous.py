@@ -1,4 +1,4 @@
-"""Rendezvous of the ranks: the launcher's TCPStore, then two process groups.
+"""Rendezvous of the ranks: the launcher's TCPStore, then two process groups, then the model.
 
 store          the launcher's TCPStore: each rank writes its configuration, and refuses to start if another one differs
 process group  gloo between all ranks: messages, each followed within `rank_timeout` by the next one
@@ -16,17 +16,22 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
+from transformers import PreTrainedModel
 
+from ...tokens import CompletionRecord, TokenTree, pack
 from ..errors import PolicyError, first_line
 from ..launch import Launch
-from ..load import resolve_device
+from ..load import load_model, resolve_device
 from ..machine import take_share
+from ..model import PolicyModel
 from ..rank_group import RankGroup
 from ..settings import RankSettings
+from ..tree_pass import Scorer
 
 _MEET_SECONDS: Final = 300.0
 """Seconds within which all ranks have to arrive."""
@@ -126,6 +131,20 @@ def device_of(launch: Launch, device: str) -> torch.device:
             setting="device",
         )
     return torch.device("cuda", launch.local_rank)
+
+
+def load_on_rank(
+    model: str | PreTrainedModel, options: Mapping[str, Any], settings: RankSettings, group: RankGroup
+) -> PolicyModel:
+    """Return the model on a rank's device; with `shard` this rank's part, with which all ranks have computed once."""
+    loaded = load_model(model, **{**options, "device": str(group.device)}, shard_over=group if settings.shard else None)
+    if loaded.shards is not None:
+        tree = TokenTree()
+        tree.insert(CompletionRecord(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.float32)))
+        # Before `ranks` is set: every rank computes all of it.
+        Scorer(loaded, None, max_tokens=1, head_rows=1).logprobs(pack([tree]))
+    loaded.ranks = group
+    return loaded
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

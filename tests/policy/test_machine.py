@@ -1,11 +1,17 @@
-"""Threads follow the cores that are free, between one and what torch was given."""
+"""Threads follow the cores that are free, and caches of prepared products are bounded."""
 
 from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from mini_agentic_rl.policy import resolve_device
 from mini_agentic_rl.policy.machine import ThreadCount
+from processes import run_python
 
 
 class Machine:
@@ -70,3 +76,37 @@ def test_a_container_gets_as_many_threads_as_its_quota_has_cores(monkeypatch, qu
 def test_fixed_it_stays_as_it_is(machine):
     machine.count.fix()
     assert machine.run(1, others=3) == 4
+
+
+PRODUCTS = """
+import psutil, torch
+from mini_agentic_rl.policy import resolve_device
+
+assert resolve_device("cpu").type == "cpu"
+weight = torch.ops.mkldnn._reorder_linear_weight(torch.randn(96, 48), 16)
+rows = torch.randn(500, 48)
+with torch.inference_mode():
+    for count in range(1, 501):
+        torch.ops.mkldnn._linear_pointwise(rows[:count], weight, None, "none", [], "")
+        if count == 250:
+            before = psutil.Process().memory_info().rss
+print((psutil.Process().memory_info().rss - before) // 2**20)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="torch may multiply without oneDNN here: the bound of its memory is left unchecked"
+)
+def test_products_of_ever_other_rows_take_no_further_memory(tmp_path: Path) -> None:
+    script = tmp_path / "products.py"
+    script.write_text(PRODUCTS)
+    grown, _ = run_python(script)
+    assert int(grown) < 40, "250 further products take 117 MiB where each stays prepared"
+
+
+def test_capacities_of_the_environment_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    monkeypatch.delenv("LRU_CACHE_CAPACITY", raising=False)
+    resolve_device("cpu")
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
+    assert int(os.environ["LRU_CACHE_CAPACITY"]) > 0
