@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from mini_agentic_rl.gateway.constraints import compiler
-from mini_agentic_rl.gateway.constraints.trial import GrammarTrials
+from mini_agentic_rl.gateway.constraints.compiler import GrammarTrials
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.proxy import LLMProxy
 from mini_agentic_rl.gateway.settings import GrammarLimits

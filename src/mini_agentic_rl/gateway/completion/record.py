@@ -54,10 +54,6 @@ def _unknown_attempt(reason: object) -> NotFoundError:
     return NotFoundError(f"the call cannot be recorded: {reason}", code="rollout_not_found")
 
 
-def _not_recorded(reason: object) -> RecordingError:
-    return RecordingError(f"the call could not be recorded: {reason}", code="recording_failed")
-
-
 @dataclass
 class _Attempt:
     """What is known of an attempt, and what it has used."""
@@ -119,7 +115,7 @@ class RolloutAttempts:
             attempts = [] if rollout is None else await store.query_attempts(rollout_id)
         except Exception as error:  # stores raise anything; the agent must see it
             log_failure(logger, error, f"could not look up attempt {attempt_id} of rollout {rollout_id}")
-            raise _not_recorded(error) from error
+            raise RecordingError(f"the call could not be recorded: {error}", code="recording_failed") from error
         if rollout is None:
             raise _unknown_attempt(f"there is no rollout {rollout_id!r}")
         attempt = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
@@ -298,7 +294,7 @@ async def record_answer(store: LightningStore, answer: RecordedAnswer) -> None:
     except Exception as error:  # stores raise anything; the agent must see it
         rollout_id, attempt_id = answer.caller.scope or (None, None)
         log_failure(logger, error, f"could not record a call of rollout {rollout_id}, attempt {attempt_id}")
-        raise _not_recorded(error) from error
+        raise RecordingError(f"the call could not be recorded: {error}", code="recording_failed") from error
 
 
 def _span(answer: RecordedAnswer, end_time: float) -> Span:

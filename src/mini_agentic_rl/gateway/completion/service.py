@@ -28,7 +28,7 @@ from ..render.decoding import AnswerReader
 from ..render.messages import plain_messages
 from ..render.renderer import ChatRenderer
 from ..settings import GatewayLimits
-from .call import CallContext, ChatCall, Counters
+from .call import ChatCall, Counters
 from .choice import Choice
 from .record import TOKENS_HELP, RolloutAttempts
 from .remember import ConversationMemory, Prompt
@@ -38,7 +38,7 @@ _GAUGES: Final = ("attempts", "tokens")
 _MAX_ID: Final = 2**31
 
 
-class ChatService(CallContext):
+class ChatService:
     """A `Backend` that answers chat requests from one sampler. Used from one event loop.
 
     Args:
@@ -75,6 +75,7 @@ class ChatService(CallContext):
         self.counters = Counters()
         self.dialects: Sequence[Dialect] = [*shared_dialects(), CompletionsDialect()]
         self.memory = ConversationMemory(renderer)
+        """The served calls, from whose recorded ids conversations continue."""
         self.expert_prefixes: dict[str, Sequence[CompletionRecord]] = {}
         self._default_adapter = default_adapter
         self.attempts = RolloutAttempts(limits, lambda: store, self.expert_prefixes)

@@ -167,6 +167,11 @@ class AnswerRule:
     """True if the prompt opens the thought."""
 
     @property
+    def values(self) -> list[ValueRule]:
+        """The JSON values in the answer: the value, or else the arguments of each call."""
+        return [*([] if self.value is None else [self.value]), *(call.arguments for call in self.calls)]
+
+    @property
     def field(self) -> str:
         """The field of the request that demands this form."""
         if self.text is not None:
