@@ -50,6 +50,12 @@ def ok(_ok):
     return _ok
 
 
+@pytest.fixture(autouse=True)
+def _equal_priority(monkeypatch):
+    """Trials of slow grammars wait for no other process of this computer."""
+    monkeypatch.setattr(compiler, "_SLOW_NICENESS", 0)
+
+
 @cache
 def _trials(tokenizer: str, end_ids: tuple[int, ...], seconds: float, mib: int) -> GrammarTrials:
     return GrammarTrials(tokenizer, end_ids, GrammarLimits(max_grammar_seconds=seconds, max_grammar_mib=mib))

@@ -80,9 +80,6 @@ class ChatCall:
         self._first: bytes | None = b""
         self._head: dict[str, Any] = {}
         """Fields that all chunks share."""
-        self._started: set[int] = set()
-        self._sent_tokens = [0] * len(self.choices)
-        self._sent_calls = [0] * len(self.choices)
         options = self.request.stream_options or StreamOptions()
         self._with_usage = options.include_usage
         self._usage_always = options.include_usage and options.continuous_usage_stats
@@ -249,13 +246,20 @@ class ChatCall:
         """Put the new parts of a choice into the stream; `complete` is True once the choice is recorded."""
         if self._task is None:
             return
-        request, index = self.request, choice.index
-        start, end = self._sent_tokens[index], len(choice.token_ids)
-        first = index not in self._started
+        request, first = self.request, not choice.begun
+        start, end = choice.sent_tokens, len(choice.token_ids)
         with_tokens = end > start and bool(request.logprobs or request.return_token_ids)
         if not (parts or first or complete or with_tokens):
             return
-        body = _chunk_choice(choice, parts, first=first, calls_before=self._sent_calls[index])
+        delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
+        if text := "".join(part for part in parts if isinstance(part, str)):
+            delta["content"] = text
+        if thought := "".join(part.text for part in parts if isinstance(part, Thought)):
+            delta["reasoning_content"] = thought
+        calls = [part.as_message() for part in parts if isinstance(part, ToolCall)]
+        if calls:
+            delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls, choice.sent_calls)]
+        body: dict[str, Any] = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
         if request.logprobs and end > start:
             body["logprobs"] = _logprobs(self.service.renderer, choice, start)
         if request.return_token_ids:
@@ -265,11 +269,10 @@ class ChatCall:
             if choice.stop_reason is not None:
                 body["stop_reason"] = choice.stop_reason
         extra: dict[str, Any] = {}
-        if first and not self._started and request.return_token_ids:
+        if not self._head and request.return_token_ids:
             extra["prompt_token_ids"] = list(self.prompt_ids)
-        self._started.add(index)
-        self._sent_tokens[index] = end
-        self._sent_calls[index] += sum(isinstance(part, ToolCall) for part in parts)
+        choice.begun, choice.sent_tokens = True, end
+        choice.sent_calls += len(calls)
         self._put([body], **extra)
 
     def _put(self, choices: list[dict[str, Any]], **extra: Any) -> None:
@@ -342,23 +345,6 @@ def _logprobs(renderer: ChatRenderer, choice: Choice, start: int = 0) -> dict[st
         alternatives = [entry(token_id, value) for token_id, value in top]
         content.append({**entry(choice.token_ids[position], choice.logprobs[position]), "top_logprobs": alternatives})
     return {"content": content, "refusal": None}
-
-
-def _chunk_choice(choice: Choice, parts: Sequence[AnswerPart], *, first: bool, calls_before: int) -> dict[str, Any]:
-    """Return the new parts of a streamed choice, which has made `calls_before` tool calls already."""
-    delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
-    text = "".join(part for part in parts if isinstance(part, str))
-    if text:
-        delta["content"] = text
-    thought = "".join(part.text for part in parts if isinstance(part, Thought))
-    if thought:
-        delta["reasoning_content"] = thought
-    calls = [part for part in parts if isinstance(part, ToolCall)]
-    if calls:
-        delta["tool_calls"] = [
-            {"index": calls_before + offset, **call.as_message()} for offset, call in enumerate(calls)
-        ]
-    return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
 async def _replay(record: CompletionRecord) -> AsyncGenerator[TokenDelta, None]:

@@ -59,6 +59,10 @@ class Choice:
         """Policy version of each token."""
         self.cached_tokens = 0
         self.calls: list[ToolCall] = []
+        self.begun = False
+        """True once a chunk with this choice was sent."""
+        self.sent_tokens = 0
+        self.sent_calls = 0
         self._content: list[str] = []
         self._thought: list[str] = []
         self._decoder = decoder
