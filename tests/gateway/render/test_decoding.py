@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.gateway.completion.choice import Choice
+from mini_agentic_rl.gateway.completion.call import Choice
 from mini_agentic_rl.gateway.render.decoding import (
     AnswerReader,
     Decoder,

@@ -35,7 +35,7 @@ from ...http import (
 )
 from ...semconv import CompletionSpanAttributes, GenAiAttributes
 from ...store import LightningStore
-from ..completion.record import TOKENS_HELP, RecordedAnswer, RolloutAttempts, record_answer
+from ..completion.record import TOKENS_HELP, Attempt, RecordedAnswer, RolloutAttempts, record_answer
 from ..dialects import Caller, CallScope, ChatDialect, ChatReader, Dialect, Exchange, shared_dialects
 from ..settings import RolloutLimits
 from .upstreams import MAX_REFUSAL_BYTES, Upstream, UpstreamError, UpstreamRefusedError, Upstreams
@@ -101,9 +101,9 @@ class ProxyService:
         return chat, () if isinstance(dialect, ChatDialect) else dialect.left_out(body)
 
     async def begin(self, chat: dict[str, Any], exchange: Exchange, caller: Caller, key: str) -> ProxiedCall:
-        await self.attempts.check(caller.scope)
-        call = ProxiedCall(self, exchange, caller, self.store())
-        await self.attempts.begin(caller.scope)
+        attempt = await self.attempts.find(caller.scope)
+        call = ProxiedCall(self, exchange, caller, attempt, self.store())
+        await attempt.begin()
         rollout_id = None if caller.scope is None else caller.scope[0]
         try:
             call.upstream, call.response = await self.upstreams.send(
@@ -116,7 +116,7 @@ class ProxyService:
                     await call.response.aclose()
                 raise UpstreamRefusedError(call.upstream, call.response, content)
         except HttpError:
-            self.attempts.give_back(caller.scope)
+            attempt.give_back()
             raise
         return call
 
@@ -145,6 +145,7 @@ class ProxiedCall:
         service: the upstreams, budgets and counters.
         exchange: the request in the agent's dialect.
         caller: the sender.
+        attempt: has the budget of the call.
         store: records the call; None records nothing.
     """
 
@@ -154,12 +155,20 @@ class ProxiedCall:
     response: httpx.Response
     """Its answer."""
 
-    def __init__(self, service: ProxyService, exchange: Exchange, caller: Caller, store: LightningStore | None) -> None:
+    def __init__(
+        self,
+        service: ProxyService,
+        exchange: Exchange,
+        caller: Caller,
+        attempt: Attempt,
+        store: LightningStore | None,
+    ) -> None:
         self._service = service
         self._exchange = exchange
         self._body = exchange.chat
         self._caller = caller
         self._scope = caller.scope
+        self._attempt = attempt
         self._store = store
         self._start_time = time.time()
         self._answer = ChatReader()
@@ -200,7 +209,7 @@ class ProxiedCall:
                 await self._record()
         prompt, sampled = answer.prompt_tokens, answer.completion_tokens
         self._service.tokens.update({"prompt": prompt, "cached": answer.cached_tokens, "completion": sampled})
-        self._service.attempts.spend(self._scope, prompt + sampled)
+        self._attempt.spend(prompt + sampled)
 
     def upstream_body(self, upstream: Upstream) -> dict[str, Any]:
         """Return the body for an upstream."""
