@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from ...http import LARGE, BadRequestError, MetricFamily, off_loop, size_of
@@ -28,7 +28,7 @@ from ..render.decoding import AnswerReader
 from ..render.messages import plain_messages
 from ..render.renderer import ChatRenderer
 from ..settings import GatewayLimits
-from .call import ChatCall, Choice
+from .call import CallContext, ChatCall, Choice, Counters
 from .record import TOKENS_HELP, RolloutAttempts
 from .remember import ConversationMemory, Prompt
 
@@ -37,21 +37,7 @@ _GAUGES: Final = ("attempts", "tokens")
 _MAX_ID: Final = 2**31
 
 
-@dataclass
-class Counters:
-    """Requests since the start."""
-
-    requests: int = 0
-    active: int = 0
-    completed: int = 0
-    cancelled: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class ChatService:
+class ChatService(CallContext):
     """A `Backend` that answers chat requests from one sampler. Used from one event loop.
 
     Args:
@@ -88,7 +74,6 @@ class ChatService:
         self.counters = Counters()
         self.dialects: Sequence[Dialect] = [*shared_dialects(), CompletionsDialect()]
         self.memory = ConversationMemory(renderer)
-        """The served calls, from whose recorded ids conversations continue."""
         self.expert_prefixes: dict[str, Sequence[CompletionRecord]] = {}
         self._default_adapter = default_adapter
         self.attempts = RolloutAttempts(limits, lambda: store, self.expert_prefixes)

@@ -184,7 +184,7 @@ def parse_arguments(arguments: Any) -> Any:
     return parsed if isinstance(parsed, dict) else arguments
 
 
-Block: TypeAlias = Generator[None, str, object]
+Block: TypeAlias = Generator[None, str, None]
 """Takes the characters of a block after its opening one by one, and returns after the last of them. It may refuse the
 block only near its start, which is read twice."""
 

@@ -122,9 +122,11 @@ def _mistral_block() -> Block:
         if char.isspace():
             continue
         if char == "{" and name:
-            return (yield from json_value())
+            yield from json_value()
+            return
         if char == "[" and not name:
-            return (yield from json_value(_LIST_HEADS))
+            yield from json_value(_LIST_HEADS)
+            return
         if len(name) == _LONGEST_NAME or char in '{}"':
             raise NotACallError
         name += char
