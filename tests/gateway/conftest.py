@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from mini_agentic_rl.gateway.constraints import compiler
-from mini_agentic_rl.gateway.constraints.trial import GrammarTrials
+from mini_agentic_rl.gateway.constraints.compiler import GrammarTrials
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.proxy import LLMProxy
 from mini_agentic_rl.gateway.settings import GrammarLimits
@@ -48,6 +48,12 @@ def ok(_ok):
     """A server that says "ok", shared by tests that leave no trace in it but `sampler.requests`; and its sampler."""
     _ok[1].requests.clear()
     return _ok
+
+
+@pytest.fixture(autouse=True)
+def _equal_priority(monkeypatch):
+    """Trials of slow grammars wait for no other process of this computer."""
+    monkeypatch.setattr(compiler, "_SLOW_NICENESS", 0)
 
 
 @cache

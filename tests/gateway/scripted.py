@@ -14,7 +14,8 @@ Script = Callable[[TokenRequest], str]
 class ScriptedSampler:
     """Answers each request with the next text (the last one again and again), or with what a function says.
 
-    Log-probabilities are -0.5, -1.0, -1.5, ... A `failure` is raised before anything is sampled.
+    Log-probabilities are -0.5, -1.0, -1.5, ... A `failure` is raised before anything is sampled, `breaks` after the
+    first tokens.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class ScriptedSampler:
         self.closed_early = 0
         self.active = 0
         self.failure = failure
+        self.breaks: Exception | None = None
         self._answers = answers
         self._delay = delay
         self._step = tokens_per_delta
@@ -68,6 +70,8 @@ class ScriptedSampler:
                     version=3,
                     cached_tokens=5 if start == 0 else 0,
                 )
+                if self.breaks is not None:
+                    raise self.breaks
         finally:
             self.active -= 1
             self.closed_early += not complete

@@ -11,8 +11,8 @@ The steps of one chat request:
     continues from the ids of earlier calls (`completion/remember.py`). A JSON schema or a strict tool becomes a
     constraint on the tokens (`constraints/`).
 4.  Limit: the budget of the attempt is charged (`RolloutAttempts` in `completion/record.py`).
-5.  Sample: `completion/call.py` samples it from a `Sampler` (`mini_agentic_rl.samplers`), token ids in and out.
-    `completion/choice.py` reads the tokens as text, thought (`render/decoding.py`) and tool calls (`tool_formats/`).
+5.  Sample: `completion/call.py` samples it from a `Sampler` (`mini_agentic_rl.samplers`), token ids in and out, and
+    reads the tokens as text, thought (`render/decoding.py`) and tool calls (`tool_formats/`).
 6.  Record: one span with the exact tokens and log-probabilities is stored before the answer is complete.
 7.  Answer: whole or as server-sent events, in the dialect of the request.
 

@@ -71,10 +71,6 @@ def load_tokenizer(
     return loaded
 
 
-def _base_name(name: str) -> str:
-    return f"{name}-base"
-
-
 def _tokenizer_of_adapter(folder: str | Path) -> str | None:
     adapter = adapter_folder(folder)
     return str(adapter) if adapter is not None and (adapter / "tokenizer_config.json").is_file() else None
@@ -112,7 +108,7 @@ class ServedPolicy:
     @property
     def base_name(self) -> str:
         """Name of the model without an adapter."""
-        return _base_name(self.name)
+        return f"{self.name}-base"
 
     @property
     def model_names(self) -> list[str]:
@@ -176,7 +172,7 @@ class ServedPolicy:
             samples = make_sampler(
                 sampler or SamplerSettings(),
                 policy,
-                base_name=_base_name(name),
+                base_name=f"{name}-base",
                 prompts=[loaded.encode(text) for text in _FIRST_PROMPTS],
                 model_folder=resolve_model(source) if isinstance(model, str) else source,
                 least_context=least_context,

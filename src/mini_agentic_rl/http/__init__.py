@@ -2,8 +2,8 @@
 
 `ServerThread` runs an ASGI application in a thread, and `AdmittingServer` puts an `Admission` in front of it: keys,
 rate, concurrency, pausing, draining. `read_body`, `json_object` and `checked` read bounded bodies, every failure is an
-`HttpError`, `new_app` and `AdmittedEndpoint` turn it into a response in the server's own shape, `RequestMetrics` counts
-requests for Prometheus, and `document` puts an OpenAPI document together.
+`HttpError`, `new_app` and `AdmittedEndpoint` turn it into a response in the server's own shape, and `RequestMetrics`
+counts requests for Prometheus.
 
 Modules that need starlette, uvicorn or prometheus_client are loaded on first use.
 """

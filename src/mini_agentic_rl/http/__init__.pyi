@@ -7,7 +7,6 @@ from .admission import is_from_web_page as is_from_web_page
 from .admission import is_loopback as is_loopback
 from .application import METRICS_CONTENT_TYPE as METRICS_CONTENT_TYPE
 from .application import PAGES as PAGES
-from .application import SCHEMA_REFERENCE as SCHEMA_REFERENCE
 from .application import AdmittedEndpoint as AdmittedEndpoint
 from .application import Endpoint as Endpoint
 from .application import EventStream as EventStream
@@ -15,9 +14,7 @@ from .application import MetricFamily as MetricFamily
 from .application import RequestMetrics as RequestMetrics
 from .application import WebPages as WebPages
 from .application import disconnected as disconnected
-from .application import document as document
 from .application import guarded as guarded
-from .application import json_content as json_content
 from .application import json_response as json_response
 from .application import new_app as new_app
 from .application import openai_response as openai_response

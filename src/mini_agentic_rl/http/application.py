@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
@@ -62,7 +62,6 @@ def new_app(
     about: str,
     routes: Sequence[BaseRoute] = (),
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
-    openapi: Callable[[], dict[str, Any]] | None = None,
     open_paths: Collection[str] | None = None,
     origins: Collection[str] = (),
     pages: WebPages | None = None,
@@ -77,7 +76,6 @@ def new_app(
         about: How to use it, in the overview.
         routes: Its routes.
         lifespan: Context manager that is open while it serves.
-        openapi: Returns its OpenAPI document, which is served at `/openapi.json`.
         open_paths: Paths that need no key, if all others do; None leaves the check to the endpoints.
         origins: Web pages that may use it from a browser: their origins, or `*` for every page.
         pages: Pages at `/`, in place of the overview, which stays at `/docs`.
@@ -94,12 +92,7 @@ def new_app(
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def overview(request: Request) -> Response:
-        document = {"paths": {}} if openapi is None else openapi()
-        lines = [
-            f"{method.upper()} {path}  {operation.get('summary') or operation.get('description') or ''}".rstrip()
-            for path, operations in document["paths"].items()
-            for method, operation in operations.items()
-        ]
+        lines: list[str] = []
         for route in request.app.routes:
             # Routes under the URL of one attempt repeat the others.
             if isinstance(route, Route) and route.path not in PAGES and not route.path.startswith("/rollout/"):
@@ -111,13 +104,6 @@ def new_app(
     if pages is not None:
         all_routes = [*pages.routes, *all_routes]
         open_paths = None if open_paths is None else {*open_paths, *pages.open_paths}
-    if openapi is not None:
-        make = openapi
-
-        async def described(request: Request) -> Response:
-            return JSONResponse(make())
-
-        all_routes.insert(0, Route("/openapi.json", described, methods=["GET"]))
     middleware = [Middleware(AccessCheck, keys=keys, respond=respond, open_paths=open_paths, origins=origins)]
     if origins:
         cors = Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
@@ -234,36 +220,6 @@ async def unless_disconnected(work: Awaitable[T], receive: Receive) -> T:
         gone.cancel()
         task.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-
-
-SCHEMA_REFERENCE: Final = "#/components/schemas/{model}"
-"""Pydantic's `ref_template` for schemas in an OpenAPI document."""
-
-
-def document(
-    title: str, version: str, description: str, paths: dict[str, dict[str, Any]], schemas: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the OpenAPI document of a server with an optional bearer token.
-
-    Args:
-        title: Title of the document.
-        version: Version of the API.
-        description: Description of the API.
-        paths: Operations by path and lower-case method.
-        schemas: The schemas that `paths` refers to.
-    """
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": title, "version": version, "description": description},
-        "paths": paths,
-        "components": {"schemas": schemas, "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
-        "security": [{"key": []}, {}],
-    }
-
-
-def json_content(schema: dict[str, Any], description: str) -> dict[str, Any]:
-    """Return a response of JSON."""
-    return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
 METRICS_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

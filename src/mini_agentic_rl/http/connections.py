@@ -1,8 +1,9 @@
 """Bounds on connections: their number, bytes per read, time and size of a request's head, time without a reader.
 
 Each connection takes a file descriptor. The head of a request must arrive within a time and a size, and a connection
-whose client does not read the response is closed. If there are too many connections, a new one replaces the connection
-that has sent no complete request for longest; among connections with an incomplete body, the longest silent one.
+whose client does not read the response is closed. If there are too many connections, a new one replaces another without
+an answer under way: the one that has waited longest for the head of a request, or else the one whose incomplete body
+has been silent for longest, or else the one that has been idle for longest since its last answer.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections import deque
 from itertools import count
 from typing import ClassVar, Final
 
@@ -38,8 +38,6 @@ _TINY_CHUNKS: Final = (
 STALLED_SECONDS: Final = 60.0
 """Time without progress after which a response is given up."""
 _MOST: Final = 4096
-_SOUGHT_AT_ONCE: Final = 64
-"""Evict idle connections in batches of 1/64, because each search is O(n)."""
 ACCEPTED_AT_ONCE: Final = 8
 """New connections that are accepted in one turn of the event loop; each takes about a millisecond."""
 _SHARE: Final = 2
@@ -92,8 +90,10 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
     most = _MOST
     ending: ClassVar[set[BoundedConnection]] = set()
     """Aborted connections that are still closing."""
-    next_out: ClassVar[deque[BoundedConnection]] = deque()
-    """Connections to evict next, in order, if they are still idle then."""
+    headless: ClassVar[dict[BoundedConnection, None]] = {}
+    """Connections from which the head of a request is awaited; the one that has been for longest comes first."""
+    idle: ClassVar[dict[BoundedConnection, None]] = {}
+    """Connections that have got their answer and sent no further request; the longest idle one comes first."""
     most_unfinished = _MOST
     """Most requests with an incomplete body. Each is a task of a hundred objects; with 4,096 of them the garbage
     collector pauses the server for a third of a second."""
@@ -110,13 +110,11 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
         self._body_left = 0
         self._held = b""
         self.seconds = 0.0
-        self._since = time.monotonic()
         self._head_timer: asyncio.TimerHandle | None = None
         self._stalled_timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         self.transport.max_size = READ_BYTES
-        if len(self.connections) - len(self.ending) > self.most:
-            self._make_room()
+        self._make_room()
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
@@ -139,6 +137,7 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
     def read(self, data: bytes) -> None:
         """Read data: a head, a body, or parts of them."""
         fresh = not self._answering()
+        self.idle.pop(self, None)
         if fresh:
             self._await_head()
             self._head_bytes += len(data)
@@ -172,10 +171,14 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.ending.discard(self)
-        self.unfinished.pop(self, None)
-        self._drop_head_timer()
+        self._drop_from_queues()
         self._drop_stalled_timer()
         super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._answering() and not self.transport.is_closing():
+            self.idle[self] = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -197,7 +200,7 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
 
     def _await_head(self) -> None:
         if self._head_timer is None:
-            self._since = time.monotonic()
+            self.headless[self] = None
             self._head_timer = self.loop.call_later(self.head_seconds, self._cut_off)
 
     def _await_body(self) -> None:
@@ -206,45 +209,29 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
         if self._answering() and self.cycle.more_body and not self.transport.is_closing():
             self.unfinished[self] = None
             if len(self.unfinished) > self.most_unfinished:
-                first = next(iter(self.unfinished))
-                del self.unfinished[first]
-                first._cut_off()
+                next(iter(self.unfinished))._cut_off()
 
     def _drop_head_timer(self) -> None:
+        self.headless.pop(self, None)
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _kept_back(self) -> tuple[int, float] | None:
-        """Return a key that orders idle connections for eviction; None if the connection waits for a response."""
-        if not self._answering():
-            begun = self._head_timer is not None
-            return (0 if begun else 1, self._since)
-        return (0, self._since) if self.cycle.more_body else None
+    def _drop_from_queues(self) -> None:
+        self.unfinished.pop(self, None)
+        self.idle.pop(self, None)
+        self._drop_head_timer()
 
     def _make_room(self) -> None:
-        """Abort the surplus connections, longest idle first; this one, if all the others wait for a response."""
-        sought = False
+        """Abort the surplus connections; this one, if all the others wait for an answer."""
         while len(self.connections) - len(self.ending) > self.most:
-            if self.next_out:
-                longest = self.next_out.popleft()
-                if longest in self.connections and longest._kept_back() is not None:
-                    longest._cut_off()
-            elif sought:
-                self._cut_off()
+            first = next(iter(self.headless or self.unfinished or self.idle), self)
+            first._cut_off()
+            if first is self:
                 return
-            else:
-                self._seek()
-                sought = True
-
-    def _seek(self) -> None:
-        """Fill `next_out` with the longest idle connections."""
-        open_ones = [each for each in self.connections if not each.transport.is_closing()]
-        kept = [(back, number) for number, each in enumerate(open_ones) if (back := each._kept_back()) is not None]
-        longest = heapq.nsmallest(max(1, self.most // _SOUGHT_AT_ONCE), kept)
-        self.next_out.extend(open_ones[number] for _, number in longest)
 
     def _cut_off(self) -> None:
+        self._drop_from_queues()
         if not self.transport.is_closing():
             self.ending.add(self)
             self.transport.abort()

@@ -170,12 +170,17 @@ class _Walk:
         if first == '"':
             return self._read(self._text, start)
         if not first or first not in "[{":
-            return self._scalar(start)
+            scalar = _SCALAR.match(self._text, start, start + _LONGEST_NUMBER)
+            try:
+                value, length = self._read("" if scalar is None else scalar.group(), 0)
+            except json.JSONDecodeError:
+                raise self._expected("value", start) from None
+            return value, start + length
         if depth >= self._max_depth:
             raise _too_deep(self._max_depth)
         result = self._tried(start, "", start + _PIECE, "", self._max_depth - depth)
         if result is None:  # it is longer than a piece, or no JSON
-            return self._object(start, depth + 1) if first == "{" else self._array(start, depth + 1)
+            return self._container(start, depth + 1)
         return result[0], start + result[1]
 
     def _tried(self, start: int, opening: str, cut: int, closing: str, levels: int) -> tuple[Any, int] | None:
@@ -195,56 +200,35 @@ class _Walk:
             raise _too_deep(self._max_depth)
         return result
 
-    def _scalar(self, start: int) -> tuple[Any, int]:
-        match = _SCALAR.match(self._text, start, start + _LONGEST_NUMBER)
-        if match is None:
-            raise self._expected("value", start)
-        try:
-            value, length = self._read(match.group(), 0)
-        except json.JSONDecodeError:
-            raise self._expected("value", start) from None
-        return value, start + length
-
-    def _array(self, start: int, depth: int) -> tuple[list[Any], int]:
-        items: list[Any] = []
+    def _container(self, start: int, depth: int) -> tuple[Any, int]:
+        """Return the array or object that begins at `start`, item by item, and its end."""
+        opening = self._text[start]
+        items: Any = [] if opening == "[" else {}
+        closing = "]" if opening == "[" else "}"
         at = self._after_space(start + 1)
-        if self._text[at : at + 1] == "]":
+        if self._text[at : at + 1] == closing:
             return items, at + 1
         while True:
-            several = self._several("[", at, "]", depth)
+            several = self._several(opening, at, closing, depth)
             if several is not None:
                 more, at = several
-                items += more
-            else:
+            elif opening == "[":
                 value, at = self._value(at, depth)
-                items.append(value)
-            at = self._after_space(at)
-            mark = self._text[at : at + 1]
-            if mark == "]":
-                return items, at + 1
-            if mark != ",":
-                raise self._expected("',' delimiter", at)
-            at = self._after_space(at + 1)
-
-    def _object(self, start: int, depth: int) -> tuple[dict[str, Any], int]:
-        fields: dict[str, Any] = {}
-        at = self._after_space(start + 1)
-        if self._text[at : at + 1] == "}":
-            return fields, at + 1
-        while True:
-            several = self._several("{", at, "}", depth)
-            if several is not None:
-                more, at = several
-                fields |= more
+                more = [value]
             else:
                 name, at = self._name(at)
-                fields[name], at = self._value(self._after_space(at), depth)
-            if len(fields) > MAX_FIELDS:
-                raise ValueError(f"an object in it holds more than {MAX_FIELDS} fields")
+                value, at = self._value(self._after_space(at), depth)
+                more = {name: value}
+            if opening == "[":
+                items += more
+            else:
+                items |= more
+                if len(items) > MAX_FIELDS:
+                    raise ValueError(f"an object in it holds more than {MAX_FIELDS} fields")
             at = self._after_space(at)
             mark = self._text[at : at + 1]
-            if mark == "}":
-                return fields, at + 1
+            if mark == closing:
+                return items, at + 1
             if mark != ",":
                 raise self._expected("',' delimiter", at)
             at = self._after_space(at + 1)

@@ -10,7 +10,6 @@ import signal
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -101,7 +100,8 @@ class ServerThread:
         bounds = {
             "most": most_connections(),
             "ending": set(),
-            "next_out": deque(),
+            "headless": {},
+            "idle": {},
             "unfinished": {},
             "turn": ReadingTurn(),
         }

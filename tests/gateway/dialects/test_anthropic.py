@@ -311,16 +311,9 @@ def test_a_bad_value_is_refused_in_anthropics_shape(ok, options, named):
     assert not sampler.requests
 
 
-def test_a_stream_that_fails_on_its_way_ends_in_an_error_event(serve, monkeypatch):
+def test_a_stream_that_fails_on_its_way_ends_in_an_error_event(serve):
     server, sampler = serve(["The answer is 42."])
-    complete = sampler.complete
-
-    async def breaks_off(request):
-        async for delta in complete(request):
-            yield delta
-            raise OSError("the sampler broke")
-
-    monkeypatch.setattr(sampler, "complete", breaks_off)
+    sampler.breaks = OSError("the sampler broke")
     with pytest.raises(anthropic.APIStatusError, match="the server failed to answer") as caught:
         list(client_of(server).messages.create(**ASKED, stream=True))
     assert caught.value.body["error"]["type"] == "api_error"

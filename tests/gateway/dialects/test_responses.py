@@ -478,16 +478,9 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(ok, options, param):
     assert not sampler.requests
 
 
-def test_a_stream_that_fails_on_its_way_ends_in_response_failed(serve, monkeypatch):
+def test_a_stream_that_fails_on_its_way_ends_in_response_failed(serve):
     server, sampler = serve(["The answer is 42."])
-    complete = sampler.complete
-
-    async def breaks_off(request):
-        async for delta in complete(request):
-            yield delta
-            raise openai.OpenAIError("the sampler broke")
-
-    monkeypatch.setattr(sampler, "complete", breaks_off)
+    sampler.breaks = OSError("the sampler broke")
     events = list(client_of(server).responses.create(**ASKED, stream=True))
     assert events[-1].type == "response.failed"
     assert events[-1].response.status == "failed"

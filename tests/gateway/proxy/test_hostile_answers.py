@@ -12,7 +12,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from mini_agentic_rl.gateway.dialects.reader import ChatReader, Room
-from mini_agentic_rl.gateway.proxy import reading
+from mini_agentic_rl.gateway.proxy import call as proxied
 
 from .fake_upstream import chunk, completion
 
@@ -71,7 +71,7 @@ def test_counts_of_tokens_that_are_none_count_nothing():
 
 
 async def test_a_bomb_of_gzip_is_refused(upstream, proxying, monkeypatch):
-    monkeypatch.setattr(reading, "MAX_BYTES", 100_000)
+    monkeypatch.setattr(proxied, "MAX_BYTES", 100_000)
     bomb = Response(gzip.compress(b" " * 200_000), headers={"Content-Encoding": "gzip"})
     proxy = await proxying({"base_url": upstream(lambda body: bomb).url})
     told = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
@@ -147,9 +147,9 @@ async def test_others_get_their_turn_while_an_answer_of_one_byte_chunks_is_read(
 
     other = asyncio.create_task(neighbour())
     if kind in ("whole", "packed"):
-        assert await reading.read_whole(answer) == value
+        assert await proxied.read_whole(answer) == value
     else:
-        assert [event async for event in reading.read_events(answer)] == [value]
+        assert [event async for event in proxied.read_events(answer)] == [value]
     other.cancel()
     assert turns > len(content) / 100
 

@@ -77,23 +77,19 @@ def _first(upstreams, rollout_id):
     return _ranked(upstreams, rollout_id)[0].base_url
 
 
-def test_a_rollout_stays_with_its_server_and_rollouts_spread_evenly():
-    replicas = Upstreams(_entries("http://a", "http://b", "http://c"))
-    homes = [_first(replicas, f"rollout-{n}") for n in range(900)]
-    assert homes == [_first(replicas, f"rollout-{n}") for n in range(900)]
-    assert all(240 < count < 360 for count in Counter(homes).values())
-
-
-def test_only_the_rollouts_of_a_server_that_is_gone_move_and_they_spread():
+def test_rollouts_spread_evenly_and_only_those_of_a_server_that_is_gone_move():
     three = Upstreams(_entries("http://a", "http://b", "http://c"))
     two = Upstreams(_entries("http://a", "http://c"))
-    moved = Counter()
+    homes, moved = Counter(), Counter()
     for n in range(900):
         before, after = _first(three, f"r{n}"), _first(two, f"r{n}")
+        assert before == _first(three, f"r{n}")
+        homes[before] += 1
         if before == "http://b":
             moved[after] += 1
         else:
             assert after == before
+    assert all(240 < count < 360 for count in homes.values())
     assert min(moved.values()) > 90
 
 

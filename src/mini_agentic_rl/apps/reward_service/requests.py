@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, model_validator
 from pydantic.json_schema import models_json_schema
 
-from ...http import SCHEMA_REFERENCE, Body, document, json_content
+from ...http import Body
 
 _MOST_FIELDS: Final = 100
 
@@ -180,24 +180,35 @@ def service_document(version: str, model: str, max_body_bytes: int, max_items: i
     pairs: list[Any] = []
     for _, request, answer in OPERATIONS.values():
         pairs += [(request, "validation"), (answer, "serialization")]
-    schemas, definitions = models_json_schema(pairs, ref_template=SCHEMA_REFERENCE)
+    schemas, definitions = models_json_schema(pairs, ref_template="#/components/schemas/{model}")
     references = {kind: {"$ref": schema["$ref"]} for (kind, _), schema in schemas.items()}
     paths: dict[str, Any] = {
         path: {
             "post": {
                 "summary": summary,
                 "requestBody": {"required": True, "content": {"application/json": {"schema": references[request]}}},
-                "responses": {"200": json_content(references[answer], "Done.")},
+                "responses": {
+                    "200": {"description": "Done.", "content": {"application/json": {"schema": references[answer]}}}
+                },
             }
         }
         for path, (summary, request, answer) in OPERATIONS.items()
     }
     for path, summary in (("/health", "State, model and queue."), ("/metrics", "Metrics for Prometheus.")):
         paths[path] = {"get": {"summary": summary, "security": [], "responses": {"200": {"description": "Success."}}}}
-    return document(
-        "mini-agentic-rl reward service",
-        version,
-        f"Scores of {model}. At most {max_items} items and {max_body_bytes} bytes in one request.",
-        paths,
-        dict(definitions.get("$defs", {})),
-    )
+    bounds = f"At most {max_items} items and {max_body_bytes} bytes in one request."
+    components = {
+        "schemas": definitions.get("$defs", {}),
+        "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "mini-agentic-rl reward service",
+            "version": version,
+            "description": f"Scores of {model}. {bounds}",
+        },
+        "paths": paths,
+        "components": components,
+        "security": [{"key": []}, {}],
+    }

@@ -280,6 +280,9 @@ def create_app(
     async def health(request: Request) -> Response:
         return json_response(_health(model, batcher, admission), 503 if admission.draining else 200)
 
+    async def openapi(request: Request) -> Response:
+        return json_response(service_document(__version__, model.name, limit, max_items))
+
     async def scrape(request: Request) -> Response:
         return Response(metrics.text(), media_type=METRICS_CONTENT_TYPE)
 
@@ -302,9 +305,9 @@ def create_app(
             ),
             Route("/health", health, methods=["GET"]),
             Route("/metrics", scrape, methods=["GET"]),
+            Route("/openapi.json", openapi, methods=["GET"]),
         ],
         lifespan=lifespan,
-        openapi=lambda: service_document(__version__, model.name, limit, max_items),
     )
 
 

@@ -2,6 +2,9 @@
 
 A streamed call is sampled in a task of its own, which puts events into a queue. If the client leaves, the task is
 cancelled; it records the beginning of the answer before it ends.
+
+A `Choice` is one answer as it grows. Its ids and log-probabilities are always cut and extended together. A stop string
+in the text ends both after the token that completes it.
 """
 
 from __future__ import annotations
@@ -9,22 +12,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...http import BadRequestError, encode_in_steps, off_loop
 from ...samplers import Sampler
 from ...store import LightningStore
-from ...tokens import CompletionRecord, TokenDelta, TokenRequest
+from ...tokens import CompletionRecord, FinishReason, TokenDelta, TokenRequest
 from ..dialects import Caller, ChatRequest, Exchange, StreamOptions
 from ..errors import RecordingError, UnavailableError
-from ..render.decoding import AnswerPart, Thought
-from ..render.messages import plain_messages
+from ..render.decoding import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought, partial_end
+from ..render.messages import assistant_message, plain_messages
 from ..render.renderer import ChatRenderer
 from ..tool_formats import ToolCall
-from .choice import Choice
-from .record import RecordedAnswer, RolloutAttempts, record_answer, sampling_attributes
+from .record import Attempt, RecordedAnswer, record_answer, sampling_attributes
 from .remember import ConversationMemory, Prompt
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,189 @@ _TOKEN_CHARACTERS: Final = 8
 """Estimated characters of a body per token."""
 _LOGPROB_CHARACTERS: Final = 64
 """Estimated characters of a body per log-probability."""
+
+
+class Choice:
+    """Takes deltas of tokens, returns parts of the answer.
+
+    Args:
+        index: index of the answer in its response.
+        decoder: turns ids into text.
+        end_ids: ids that end an answer; they make no text.
+        stops: stop strings.
+        reader: separates thought, content and tool calls; None takes all text as content.
+        prefix: beginning of the answer that is part of the prompt.
+        stop_ids: further ids that end the answer, set by the client; they make no text.
+        must_call: the answer consists of calls only; a call that is cut off at the length bound is not text.
+        streamed: `take` returns parts as they arrive; otherwise the text is decoded once, at the end.
+        one_call: the answer ends with its first tool call.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        decoder: Decoder,
+        *,
+        end_ids: Collection[int] = (),
+        stops: Sequence[str] = (),
+        reader: AnswerReader | None = None,
+        prefix: str = "",
+        stop_ids: Collection[int] = (),
+        must_call: bool = False,
+        streamed: bool = False,
+        one_call: bool = False,
+    ) -> None:
+        self.index = index
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.top_logprobs: list[tuple[tuple[int, float], ...]] = []
+        self.forced: list[int] = []
+        self.failure = ""
+        self.finish_reason: FinishReason | None = None
+        self.stop_string: str | None = None
+        """The stop string that ended the answer, if one did."""
+        self.version = 0
+        self.versions: list[int] = []
+        """Policy version of each token."""
+        self.cached_tokens = 0
+        self.calls: list[ToolCall] = []
+        self.begun = False
+        """True once a chunk with this choice was sent."""
+        self.sent_tokens = 0
+        self.sent_calls = 0
+        self._content: list[str] = []
+        self._thought: list[str] = []
+        self._decoder = decoder
+        self._end_ids = frozenset((*end_ids, *stop_ids))
+        self._stop_ids = frozenset(stop_ids) - frozenset(end_ids)
+        self._must_call = must_call
+        self._stops = tuple(stops)
+        self._one_call = one_call
+        self._cuts = bool(stops) or one_call
+        """True if the text may end the answer: tokens are decoded one by one then."""
+        self._stepwise = streamed or self._cuts
+        self._detokenizer = Detokenizer(decoder)
+        self._text = ""
+        self._emitted = 0
+        """Characters of the text that were passed to the reader."""
+        self._reader = reader
+        self._early = self._read(prefix) if prefix else []
+
+    @property
+    def content(self) -> str:
+        """The text of the answer without thought and tool calls."""
+        return "".join(self._content)
+
+    @property
+    def thought(self) -> str | None:
+        """The thought before the content; None without one."""
+        return "".join(self._thought) if self._reader is not None and self._reader.thought_found else None
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string or the client's stop id that ended the answer."""
+        stopped = self.stop_string is None and self.finish_reason == "stop" and bool(self.token_ids)
+        return self.token_ids[-1] if stopped and self.token_ids[-1] in self._stop_ids else self.stop_string
+
+    @property
+    def api_finish_reason(self) -> str:
+        """The finish reason as OpenAI names it."""
+        return "tool_calls" if self.calls else self.finish_reason or "stop"
+
+    def message(self) -> dict[str, Any]:
+        """Return the answer as an OpenAI message."""
+        return assistant_message(self.content, self.thought, [call.as_message() for call in self.calls])
+
+    def take(self, delta: TokenDelta) -> list[AnswerPart]:
+        """Add a delta; return the parts that are certain by now. A complete answer has a `finish_reason`."""
+        if not self.token_ids:
+            self.version = delta.version
+        self.cached_tokens = self.cached_tokens or delta.cached_tokens
+        parts, self._early = self._early, []
+        count = len(delta.token_ids)
+        step = 1 if self._cuts else max(1, count)
+        for start in range(0, count, step):
+            new = self._append(delta, start, start + step)
+            if self._stepwise and new:
+                parts += self._grow(self._detokenizer.add(*new))
+                if self.finish_reason is not None:
+                    return parts
+        if delta.finish_reason is not None:
+            self.failure = delta.failure
+            parts += self.finish(delta.finish_reason)
+        return parts
+
+    def _append(self, delta: TokenDelta, start: int, end: int) -> list[int]:
+        """Append the tokens of a delta from `start` to `end`; return those that make text."""
+        new = delta.token_ids[start:end]
+        if delta.forced:
+            first = len(self.token_ids) - start
+            self.forced += [first + at for at in range(start, start + len(new)) if delta.forced[at]]
+        self.token_ids += new
+        self.logprobs += delta.logprobs[start:end]
+        self.versions += [delta.version] * len(new)
+        self.top_logprobs += delta.top_logprobs[start:end]
+        return [token_id for token_id in new if token_id not in self._end_ids]
+
+    def finish(self, reason: FinishReason) -> list[AnswerPart]:
+        """End the answer; return the rest of its parts."""
+        parts, self._early = self._early, []
+        if self._stepwise:
+            parts += self._grow(self._detokenizer.finish())
+            if self.finish_reason is not None:
+                return parts
+        else:
+            self._text = self._decoder([token_id for token_id in self.token_ids if token_id not in self._end_ids])
+        return parts + self._close(reason, len(self._text))
+
+    def _grow(self, text: str) -> list[AnswerPart]:
+        if not text:
+            return []
+        longest = max((len(stop) for stop in self._stops), default=0)
+        searched = max(0, len(self._text) - longest + 1)
+        self._text += text
+        stops = [(at, stop) for stop in self._stops if (at := self._text.find(stop, searched)) >= 0]
+        if stops:
+            end, self.stop_string = min(stops)
+            return self._close("stop", end)
+        held = max((partial_end(self._text, stop) for stop in self._stops), default=0)
+        parts = self._read_to(len(self._text) - held)
+        if self._one_call and self.calls:
+            self.finish_reason = "stop"
+        return parts
+
+    def _close(self, reason: FinishReason, end: int) -> list[AnswerPart]:
+        self.finish_reason = reason
+        parts = self._read_to(end)
+        if self._reader is None:
+            return parts
+        rest = self._reader.finish()
+        if self._must_call and reason == "length":
+            rest = [part for part in rest if not isinstance(part, str)]
+        return parts + self._keep(rest)
+
+    def _read_to(self, end: int) -> list[AnswerPart]:
+        text = self._text[self._emitted : end]
+        self._emitted = max(self._emitted, end)
+        return self._read(text)
+
+    def _read(self, text: str) -> list[AnswerPart]:
+        if not text:
+            return []
+        return self._keep(self._reader.feed(text) if self._reader else [text])
+
+    def _keep(self, parts: list[AnswerPart]) -> list[AnswerPart]:
+        if self._one_call:  # nothing may follow the first call
+            first = next((at for at, part in enumerate(parts) if isinstance(part, ToolCall)), len(parts))
+            parts = [] if self.calls else parts[: first + 1]
+        for part in parts:
+            if isinstance(part, ToolCall):
+                self.calls.append(part)
+            elif isinstance(part, Thought):
+                self._thought.append(part.text)
+            else:
+                self._content.append(part)
+        return parts
 
 
 @dataclass
@@ -58,7 +243,6 @@ class CallContext:
     counters: Counters
     memory: ConversationMemory
     """The served calls, from whose recorded ids conversations continue."""
-    attempts: RolloutAttempts
 
 
 @dataclass(eq=False, repr=False)
@@ -70,6 +254,7 @@ class ChatCall:
     """Translates the answer to the dialect of the request."""
     request: ChatRequest
     caller: Caller
+    attempt: Attempt
     prompt: Prompt
     prompt_ids: tuple[int, ...]
     """The prompt, and the start of a forced tool call if no grammar can force it."""
@@ -91,9 +276,6 @@ class ChatCall:
         self._first: bytes | None = b""
         self._head: dict[str, Any] = {}
         """Fields that all chunks share."""
-        self._started: set[int] = set()
-        self._sent_tokens = [0] * len(self.choices)
-        self._sent_calls = [0] * len(self.choices)
         options = self.request.stream_options or StreamOptions()
         self._with_usage = options.include_usage
         self._usage_always = options.include_usage and options.continuous_usage_stats
@@ -180,9 +362,9 @@ class ChatCall:
             counters.completion_tokens += sampled
             counters.cached_tokens += max(choice.cached_tokens for choice in self.choices)
             if sampled:
-                self.service.attempts.spend(self.caller.scope, sampled)
+                self.attempt.spend(sampled)
             else:
-                self.service.attempts.give_back(self.caller.scope, len(self.prompt_ids))
+                self.attempt.give_back(len(self.prompt_ids))
 
     async def _run_choice(self, choice: Choice, request: TokenRequest) -> None:
         stream = self.service.sampler.complete(request) if self.recorded is None else _replay(self.recorded)
@@ -260,13 +442,20 @@ class ChatCall:
         """Put the new parts of a choice into the stream; `complete` is True once the choice is recorded."""
         if self._task is None:
             return
-        request, index = self.request, choice.index
-        start, end = self._sent_tokens[index], len(choice.token_ids)
-        first = index not in self._started
+        request, first = self.request, not choice.begun
+        start, end = choice.sent_tokens, len(choice.token_ids)
         with_tokens = end > start and bool(request.logprobs or request.return_token_ids)
         if not (parts or first or complete or with_tokens):
             return
-        body = _chunk_choice(choice, parts, first=first, calls_before=self._sent_calls[index])
+        delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
+        if text := "".join(part for part in parts if isinstance(part, str)):
+            delta["content"] = text
+        if thought := "".join(part.text for part in parts if isinstance(part, Thought)):
+            delta["reasoning_content"] = thought
+        calls = [part.as_message() for part in parts if isinstance(part, ToolCall)]
+        if calls:
+            delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls, choice.sent_calls)]
+        body: dict[str, Any] = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
         if request.logprobs and end > start:
             body["logprobs"] = _logprobs(self.service.renderer, choice, start)
         if request.return_token_ids:
@@ -276,11 +465,10 @@ class ChatCall:
             if choice.stop_reason is not None:
                 body["stop_reason"] = choice.stop_reason
         extra: dict[str, Any] = {}
-        if first and not self._started and request.return_token_ids:
+        if not self._head and request.return_token_ids:
             extra["prompt_token_ids"] = list(self.prompt_ids)
-        self._started.add(index)
-        self._sent_tokens[index] = end
-        self._sent_calls[index] += sum(isinstance(part, ToolCall) for part in parts)
+        choice.begun, choice.sent_tokens = True, end
+        choice.sent_calls += len(calls)
         self._put([body], **extra)
 
     def _put(self, choices: list[dict[str, Any]], **extra: Any) -> None:
@@ -353,23 +541,6 @@ def _logprobs(renderer: ChatRenderer, choice: Choice, start: int = 0) -> dict[st
         alternatives = [entry(token_id, value) for token_id, value in top]
         content.append({**entry(choice.token_ids[position], choice.logprobs[position]), "top_logprobs": alternatives})
     return {"content": content, "refusal": None}
-
-
-def _chunk_choice(choice: Choice, parts: Sequence[AnswerPart], *, first: bool, calls_before: int) -> dict[str, Any]:
-    """Return the new parts of a streamed choice, which has made `calls_before` tool calls already."""
-    delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
-    text = "".join(part for part in parts if isinstance(part, str))
-    if text:
-        delta["content"] = text
-    thought = "".join(part.text for part in parts if isinstance(part, Thought))
-    if thought:
-        delta["reasoning_content"] = thought
-    calls = [part for part in parts if isinstance(part, ToolCall)]
-    if calls:
-        delta["tool_calls"] = [
-            {"index": calls_before + offset, **call.as_message()} for offset, call in enumerate(calls)
-        ]
-    return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
 
 
 async def _replay(record: CompletionRecord) -> AsyncGenerator[TokenDelta, None]:

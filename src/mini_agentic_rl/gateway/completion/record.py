@@ -37,7 +37,7 @@ from ...semconv import (
 from ...semconv import CompletionSpanAttributes as Attr
 from ...store import LightningStore
 from ...tokens import CompletionRecord, SamplingParams
-from ...types import Attempt, OtelResource, Rollout, Span, TraceStatus
+from ...types import OtelResource, Rollout, Span, TraceStatus
 from ..dialects import Caller, CallScope
 from ..errors import NotFoundError, RecordingError, RolloutBudgetError
 from ..settings import RolloutLimits
@@ -54,31 +54,110 @@ def _unknown_attempt(reason: object) -> NotFoundError:
     return NotFoundError(f"the call cannot be recorded: {reason}", code="rollout_not_found")
 
 
-def _not_recorded(reason: object) -> RecordingError:
-    return RecordingError(f"the call could not be recorded: {reason}", code="recording_failed")
-
-
-@dataclass
-class _Attempt:
-    """What is known of an attempt, and what it has used."""
-
-    seed: int | None
-    """None if the rollout has no seed."""
-    prefix: list[CompletionRecord]
-    """Recorded calls that answer the next calls."""
-    seeded_calls: int = 0
-    calls: int = 0
-    tokens: int = 0
-    refused: bool = False
-    """True if the first refusal is recorded."""
-
-
-class RolloutAttempts:
-    """Look attempts up in the store, hand out seeds and recorded answers, and hold attempts to their budgets. Used from
-    one event loop. A scope of None is a call outside of rollouts, which has no bounds.
+class Attempt:
+    """The calls of an attempt: their seeds, the recorded calls that answer them, and what they have used of its budget.
 
     A call is counted with its prompt when it begins. Concurrent calls each see the budget at their beginning, so that
     together they may exceed it by their sampled tokens.
+
+    Args:
+        limits: the bounds.
+        seed: the seed of the attempt; None if its rollout has none.
+        prefix: recorded calls that answer the next calls.
+        scope: the ids of rollout and attempt; None outside of rollouts.
+        store: has a span of the first refusal.
+    """
+
+    def __init__(
+        self,
+        limits: RolloutLimits,
+        *,
+        seed: int | None = None,
+        prefix: Sequence[CompletionRecord] = (),
+        scope: CallScope = None,
+        store: LightningStore | None = None,
+    ) -> None:
+        self._limits = limits
+        self._seed = seed
+        self._seeded_calls = 0
+        self._prefix = list(prefix)
+        self._scope = scope
+        self._store = store
+        self._calls = 0
+        self._tokens = 0
+        self._refused = False
+
+    def next_seed(self) -> int | None:
+        """Return the seed of the next call; None if the rollout has none."""
+        if self._seed is None:
+            return None
+        text = f"{self._seed}/{self._seeded_calls}"
+        self._seeded_calls += 1
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+    def next_recorded(self, prompt_ids: Sequence[int]) -> CompletionRecord | None:
+        """Return the recorded call that answers the next call; None if it must be sampled.
+
+        A prompt with other tokens than the recorded one has left the recorded conversation, whose rest is dropped.
+        """
+        if not self._prefix:
+            return None
+        if not np.array_equal(self._prefix[0].prompt_ids, np.asarray(prompt_ids, np.int64)):
+            self._prefix.clear()
+            return None
+        return self._prefix.pop(0)
+
+    async def begin(self, prompt_tokens: int = 0) -> int | None:
+        """Count a call and its prompt; return the maximum number of sampled tokens, None without a bound.
+
+        Raises:
+            RolloutBudgetError: the budget is used up. The first refusal is recorded.
+        """
+        most_calls, most_tokens = self._limits.max_rollout_calls, self._limits.max_rollout_tokens
+        if most_calls is not None and self._calls >= most_calls:
+            raise await self._refusal(f"the rollout has made all its LLM calls (max_rollout_calls={most_calls})")
+        left = None if most_tokens is None else most_tokens - self._tokens - prompt_tokens
+        if left is not None and left < 1:
+            raise await self._refusal(f"the rollout has used up its tokens (max_rollout_tokens={most_tokens})")
+        self._calls += 1
+        self._tokens += prompt_tokens
+        return left
+
+    def spend(self, tokens: int) -> None:
+        """Count tokens of a call that has begun."""
+        self._tokens += tokens
+
+    def give_back(self, prompt_tokens: int = 0) -> None:
+        """Undo the counting of a call that failed, so that a retry costs nothing."""
+        self._calls -= 1
+        self._tokens -= prompt_tokens
+
+    async def _refusal(self, reason: str) -> RolloutBudgetError:
+        if self._store is not None and self._scope is not None and not self._refused:
+            self._refused = True
+            rollout_id, attempt_id = self._scope
+            span = Span.from_attributes(
+                attributes={
+                    "exception.type": ROLLOUT_BUDGET_EXCEEDED,
+                    "exception.message": reason,
+                    FAILURE_REASON: reason,
+                },
+                rollout_id=rollout_id,
+                attempt_id=attempt_id,
+                name=AGL_EXCEPTION,
+                status=TraceStatus(status_code="ERROR", description=reason),
+            )
+            try:
+                await self._store.add_span(span)
+            except Exception as error:  # stores raise anything; the agent is stopped anyway
+                log_failure(logger, error, f"could not mark attempt {attempt_id} of rollout {rollout_id} ({reason})")
+            else:
+                logger.warning("attempt %s of rollout %s is stopped: %s", attempt_id, rollout_id, reason)
+        return RolloutBudgetError(reason)
+
+
+class RolloutAttempts:
+    """The attempts that make calls, each looked up in the store once. Used from one event loop.
 
     Args:
         limits: the bounds of an attempt.
@@ -95,10 +174,10 @@ class RolloutAttempts:
         self.limits = limits
         self._store = store
         self._prefixes = {} if prefixes is None else prefixes
-        self._attempts: OrderedDict[tuple[str, str], _Attempt] = OrderedDict()
+        self._attempts: OrderedDict[tuple[str, str], Attempt] = OrderedDict()
 
-    async def check(self, scope: CallScope) -> None:
-        """Look an attempt up in the store, if it is not known.
+    async def find(self, scope: CallScope) -> Attempt:
+        """Return an attempt; one without bounds for a call outside of rollouts.
 
         Raises:
             NotFoundError: there is no such rollout or attempt, or no store.
@@ -106,116 +185,41 @@ class RolloutAttempts:
             RecordingError: the store does not answer.
         """
         if scope is None:
-            return
+            return Attempt(RolloutLimits())
         store = self._store()
         if store is None:
             message = "this server records no rollouts: ask it at /v1, or start it with a store"
             raise NotFoundError(message, code="no_store")
-        if scope in self._attempts:
-            return
-        rollout_id, attempt_id = scope
+        if scope not in self._attempts:
+            attempt = await self._look_up(store, *scope)
+            self._attempts.setdefault(scope, attempt)  # a concurrent call may have found it first
+            if len(self._attempts) > _MAX_ATTEMPTS:
+                self._attempts.popitem(last=False)
+        self._attempts.move_to_end(scope)
+        return self._attempts[scope]
+
+    async def _look_up(self, store: LightningStore, rollout_id: str, attempt_id: str) -> Attempt:
         try:
             rollout = await store.get_rollout_by_id(rollout_id)
             attempts = [] if rollout is None else await store.query_attempts(rollout_id)
         except Exception as error:  # stores raise anything; the agent must see it
             log_failure(logger, error, f"could not look up attempt {attempt_id} of rollout {rollout_id}")
-            raise _not_recorded(error) from error
+            raise RecordingError(f"the call could not be recorded: {error}", code="recording_failed") from error
         if rollout is None:
             raise _unknown_attempt(f"there is no rollout {rollout_id!r}")
         attempt = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
         if attempt is None:
             raise _unknown_attempt(f"rollout {rollout_id!r} has no attempt {attempt_id!r}")
-        prefix = self._prefixes.get(str(rollout.metadata.get(EXPERT_PREFIX)), ())
-        self._attempts.setdefault(scope, _Attempt(_seed_of(rollout, attempt), list(prefix)))
-        if len(self._attempts) > _MAX_ATTEMPTS:
-            self._attempts.popitem(last=False)
-
-    def next_seed(self, scope: CallScope) -> int | None:
-        """Return the seed of the attempt's next call; None if its rollout has none."""
-        attempt = self._find(scope)
-        if attempt is None or attempt.seed is None:
-            return None
-        text = f"{attempt.seed}/{attempt.seeded_calls}"
-        attempt.seeded_calls += 1
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
-
-    def next_recorded(self, scope: CallScope, prompt_ids: Sequence[int]) -> CompletionRecord | None:
-        """Return the recorded call that answers the attempt's next call; None if it must be sampled.
-
-        A prompt with other tokens than the recorded one has left the recorded conversation, whose rest is dropped.
-        """
-        attempt = self._find(scope)
-        if attempt is None or not attempt.prefix:
-            return None
-        if not np.array_equal(attempt.prefix[0].prompt_ids, np.asarray(prompt_ids, np.int64)):
-            attempt.prefix.clear()
-            return None
-        return attempt.prefix.pop(0)
-
-    async def begin(self, scope: CallScope, prompt_tokens: int = 0) -> int | None:
-        """Count a call and its prompt; return the maximum number of sampled tokens, None without a bound.
-
-        Raises:
-            RolloutBudgetError: the budget is used up. The first refusal is recorded.
-        """
-        attempt, limits = self._find(scope), self.limits
-        if scope is None or attempt is None:
-            return None
-        self._attempts.move_to_end(scope)
-        if limits.max_rollout_calls is not None and attempt.calls >= limits.max_rollout_calls:
-            raise await self._refusal(
-                scope, attempt, f"the rollout has made all its LLM calls (max_rollout_calls={limits.max_rollout_calls})"
-            )
-        most = limits.max_rollout_tokens
-        left = None if most is None else most - attempt.tokens - prompt_tokens
-        if left is not None and left < 1:
-            raise await self._refusal(scope, attempt, f"the rollout has used up its tokens (max_rollout_tokens={most})")
-        attempt.calls += 1
-        attempt.tokens += prompt_tokens
-        return left
-
-    def spend(self, scope: CallScope, tokens: int) -> None:
-        """Count tokens of a call that has begun."""
-        attempt = self._find(scope)
-        if attempt is not None:
-            attempt.tokens += tokens
-
-    def give_back(self, scope: CallScope, prompt_tokens: int = 0) -> None:
-        """Undo the counting of a call that failed, so that a retry costs nothing."""
-        attempt = self._find(scope)
-        if attempt is not None:
-            attempt.calls -= 1
-            attempt.tokens -= prompt_tokens
-
-    def _find(self, scope: CallScope) -> _Attempt | None:
-        return None if scope is None else self._attempts.get(scope)
-
-    async def _refusal(self, scope: tuple[str, str], attempt: _Attempt, reason: str) -> RolloutBudgetError:
-        store = self._store()
-        if store is not None and not attempt.refused:
-            attempt.refused = True
-            rollout_id, attempt_id = scope
-            try:
-                span = Span.from_attributes(
-                    attributes={
-                        "exception.type": ROLLOUT_BUDGET_EXCEEDED,
-                        "exception.message": reason,
-                        FAILURE_REASON: reason,
-                    },
-                    rollout_id=rollout_id,
-                    attempt_id=attempt_id,
-                    name=AGL_EXCEPTION,
-                    status=TraceStatus(status_code="ERROR", description=reason),
-                )
-                await store.add_span(span)
-            except Exception as error:  # stores raise anything; the agent is stopped anyway
-                log_failure(logger, error, f"could not mark attempt {attempt_id} of rollout {rollout_id} ({reason})")
-            else:
-                logger.warning("attempt %s of rollout %s is stopped: %s", attempt_id, rollout_id, reason)
-        return RolloutBudgetError(reason)
+        return Attempt(
+            self.limits,
+            seed=_seed_of(rollout, attempt.sequence_id),
+            prefix=self._prefixes.get(str(rollout.metadata.get(EXPERT_PREFIX)), ()),
+            scope=(rollout_id, attempt_id),
+            store=store,
+        )
 
 
-def _seed_of(rollout: Rollout, attempt: Attempt) -> int | None:
+def _seed_of(rollout: Rollout, sequence_id: int) -> int | None:
     seed = rollout.metadata.get(SAMPLING_SEED)
     if seed is None:
         return None
@@ -224,7 +228,7 @@ def _seed_of(rollout: Rollout, attempt: Attempt) -> int | None:
             f"the metadata of rollout {rollout.rollout_id!r} has {SAMPLING_SEED}={seed!r}: expected an integer",
             code="rollout_seed",
         )
-    return seed + attempt.sequence_id - 1 if rollout.config.max_attempts > 1 else seed
+    return seed + sequence_id - 1 if rollout.config.max_attempts > 1 else seed
 
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
@@ -298,7 +302,7 @@ async def record_answer(store: LightningStore, answer: RecordedAnswer) -> None:
     except Exception as error:  # stores raise anything; the agent must see it
         rollout_id, attempt_id = answer.caller.scope or (None, None)
         log_failure(logger, error, f"could not record a call of rollout {rollout_id}, attempt {attempt_id}")
-        raise _not_recorded(error) from error
+        raise RecordingError(f"the call could not be recorded: {error}", code="recording_failed") from error
 
 
 def _span(answer: RecordedAnswer, end_time: float) -> Span:

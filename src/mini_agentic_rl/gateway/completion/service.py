@@ -28,8 +28,7 @@ from ..render.decoding import AnswerReader
 from ..render.messages import plain_messages
 from ..render.renderer import ChatRenderer
 from ..settings import GatewayLimits
-from .call import CallContext, ChatCall, Counters
-from .choice import Choice
+from .call import CallContext, ChatCall, Choice, Counters
 from .record import TOKENS_HELP, RolloutAttempts
 from .remember import ConversationMemory, Prompt
 
@@ -111,7 +110,7 @@ class ChatService(CallContext):
         """
         request = chat
         adapter, scope = self._adapter(request.model), caller.scope
-        await self.attempts.check(scope)
+        attempt = await self.attempts.find(scope)
 
         # Render.
         self._check_count(request)
@@ -145,25 +144,26 @@ class ChatService(CallContext):
         if room < 1:
             raise ContextLengthError(len(prompt_ids), self.sampler.context_length)
         self._check_ids(request)
-        left = await self.attempts.begin(scope, len(prompt_ids))
+        left = await attempt.begin(len(prompt_ids))
         if left is not None:
             room = max(1, min(room, left // request.choices))
 
-        seed = self.attempts.next_seed(scope) if request.seed is None else request.seed
+        seed = attempt.next_seed() if request.seed is None else request.seed
         recorded = None
         if request.choices == 1 and not request.top_logprobs:
-            recorded = self.attempts.next_recorded(scope, prompt_ids)
+            recorded = attempt.next_recorded(prompt_ids)
         # If the text may end the answer, no token should be sampled after that.
         ends_itself = bool(request.stop_strings) or one_call
         delivery: Delivery = "stepwise" if ends_itself else "joined" if request.stream else "whole"
         response_id = f"chatcmpl-{uuid.uuid4().hex}"
-        attempt = "" if scope is None else "/".join(scope)
+        name = "" if scope is None else "/".join(scope)
         indices = range(request.choices)
         call = ChatCall(
             self,
             exchange,
             request,
             caller,
+            attempt,
             prompt,
             prompt_ids,
             token_requests=tuple(
@@ -172,8 +172,8 @@ class ChatService(CallContext):
                     self._sampling(request, room, None if seed is None else seed + index),
                     adapter,
                     f"{response_id}/{index}",
-                    affinity=attempt,
-                    asker=(attempt or key, response_id),
+                    affinity=name,
+                    asker=(name or key, response_id),
                     delivery=delivery,
                     constraint=constraint,
                 )

@@ -3,6 +3,5 @@
 rules.py           the form that a request demands, in llguidance's dialect of Lark
 compiler.py        `ConstraintCompiler`: tries a form in another process, compiles it in this one, and keeps it
 grammar.py         a compiled grammar and its state in one answer
-trial.py           the client of the process that tries grammars
-trial_worker.py    that process; of the gateway it imports only `grammar.py`
+trial_worker.py    the process that tries grammars; of the gateway it imports only `grammar.py`
 """

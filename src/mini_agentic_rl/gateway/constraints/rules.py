@@ -167,6 +167,11 @@ class AnswerRule:
     """True if the prompt opens the thought."""
 
     @property
+    def values(self) -> list[ValueRule]:
+        """The JSON values in the answer: the value, or else the arguments of each call."""
+        return [*([] if self.value is None else [self.value]), *(call.arguments for call in self.calls)]
+
+    @property
     def field(self) -> str:
         """The field of the request that demands this form."""
         if self.text is not None:
@@ -343,7 +348,10 @@ def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: Collec
     if rule.calls:
         lines.append("call: " + " | ".join(f"call_{index}" for index in range(len(rule.calls))))
         for index, call in enumerate(rule.calls):
-            lines += _call(index, call, rule.opening or "", special)
+            before = _literal(call.before.removeprefix(rule.opening or ""), special)
+            parts = (before, f"arguments_{index}", _literal(call.after, special))
+            lines.append(f"call_{index}: {' '.join(filter(None, parts))}")
+            lines.append(f"arguments_{index}: %json {schema_with_options(call.arguments)}")
     if rule.opening is not None:
         answers.append("(opened call)* text" if rule.joint is not None else "opened call | text")
         lines += [f"opened: {_until('opening', rule.opening, special)}", "text: (TEXT | special)*"]
@@ -361,28 +369,13 @@ def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: Collec
         lines += _lazy("thought", tags.close, special)
     if rule.opening is not None or tags is not None:
         marks = {rule.opening, *(() if tags is None else (tags.open, tags.close))}
-        lines += _text({id_ for name, id_ in special.items() if id_ not in end_ids and name not in marks})
+        # Special tokens in free text: those that neither end nor structure the answer.
+        ids = sorted(id_ for name, id_ in special.items() if id_ not in end_ids and name not in marks)
+        lines += ["TEXT: /(.|\\n)+/", f"special: <[{','.join(map(str, ids))}]>" if ids else "special: TEXT"]
     text = "\n".join(["%llguidance {}", f"start: {start}", *lines, ""])
     if rule.text is None:
         return text
     return json.dumps({"grammars": [{"lark_grammar": text}, {"name": "form", "lark_grammar": rule.text.grammar}]})
-
-
-def _call(index: int, call: CallRule, opening: str, special: Mapping[str, int]) -> list[str]:
-    parts = [
-        _literal(call.before.removeprefix(opening), special),
-        f"arguments_{index}",
-        _literal(call.after, special),
-    ]
-    return [
-        f"call_{index}: {' '.join(part for part in parts if part)}",
-        f"arguments_{index}: %json {schema_with_options(call.arguments)}",
-    ]
-
-
-def _text(ids: Collection[int]) -> list[str]:
-    """Return rules for free text and its special tokens: those that neither end nor structure the answer."""
-    return ["TEXT: /(.|\\n)+/", f"special: <[{','.join(map(str, sorted(ids)))}]>" if ids else "special: TEXT"]
 
 
 def _until(name: str, mark: str, special: Mapping[str, int]) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -105,11 +104,6 @@ class ResponsesRequest(Body):
     truncation: Literal["auto", "disabled"] | None = None
     user: str | None = None
     return_token_ids: bool | None = None
-
-    @cached_property
-    def custom_tools(self) -> frozenset[Any]:
-        """Names of the tools whose input is plain text."""
-        return frozenset(tool.get("name") for tool in self.tools or () if tool.get("type") == "custom")
 
 
 def chat_body(request: ResponsesRequest, body: Mapping[str, Any], messages: Sequence[Json]) -> Json:
@@ -327,6 +321,8 @@ class ResponsesExchange(ItemExchange):
         self._conversation = conversation
         self._memory = memory
         self._owner = owner
+        self._custom_tools = {tool.get("name") for tool in request.tools or () if tool.get("type") == "custom"}
+        """Names of the tools whose input is plain text."""
         self._sent_events = 0
         self._status = "in_progress"
         self._error: Json | None = None
@@ -356,7 +352,7 @@ class ResponsesExchange(ItemExchange):
         return [{"type": f"response.{kind}", "response": self._body()} for kind in ("created", "in_progress")]
 
     def new_item(self, kind: ItemKind, call: CallDelta | None) -> OutputItem:
-        custom = call is not None and call.name in self._request.custom_tools
+        custom = call is not None and call.name in self._custom_tools
         return OutputItem(kind, len(self.items), call, custom=custom, response_id=self.id)
 
     def _finish(self) -> list[Json]:

@@ -2,27 +2,43 @@
 
 An answer is recorded before its end reaches the agent. If the upstream reports token ids and log-probabilities, the
 record has them and the call can be trained; otherwise the record has the messages alone, and says so.
+
+The bytes of an answer are read within bounds: it may be endless, huge or malformed. Answers are requested uncompressed.
+If a server sends gzip anyway, they are decompressed here, so that the bound holds for the decompressed bytes.
+`ChatReader` (`dialects/reader.py`) reads the chat completion in them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, Final
 
 import httpx
 
-from ...http import LARGE, BadRequestError, HttpError, MetricFamily, encode_in_steps, off_loop, size_of
+from ...http import (
+    LARGE,
+    BadRequestError,
+    Gunzip,
+    GunzipError,
+    HttpError,
+    MetricFamily,
+    TooLargeError,
+    encode_in_steps,
+    json_object,
+    off_loop,
+    size_of,
+)
 from ...semconv import CompletionSpanAttributes, GenAiAttributes
 from ...store import LightningStore
-from ..completion.record import TOKENS_HELP, RecordedAnswer, RolloutAttempts, record_answer
+from ..completion.record import TOKENS_HELP, Attempt, RecordedAnswer, RolloutAttempts, record_answer
 from ..dialects import Caller, CallScope, ChatDialect, ChatReader, Dialect, Exchange, shared_dialects
 from ..settings import RolloutLimits
-from .reading import UnreadableAnswerError, read_beginning, read_events, read_whole
-from .upstreams import MAX_REFUSAL_BYTES, Upstream, UpstreamError, UpstreamRefusedError, Upstreams, error_text
+from .upstreams import MAX_REFUSAL_BYTES, Upstream, UpstreamError, UpstreamRefusedError, Upstreams
 
 _SETTINGS: Final = (
     (GenAiAttributes.REQUEST_MAX_TOKENS, "max_tokens"),
@@ -85,9 +101,9 @@ class ProxyService:
         return chat, () if isinstance(dialect, ChatDialect) else dialect.left_out(body)
 
     async def begin(self, chat: dict[str, Any], exchange: Exchange, caller: Caller, key: str) -> ProxiedCall:
-        await self.attempts.check(caller.scope)
-        call = ProxiedCall(self, exchange, caller, self.store())
-        await self.attempts.begin(caller.scope)
+        attempt = await self.attempts.find(caller.scope)
+        call = ProxiedCall(self, exchange, caller, attempt, self.store())
+        await attempt.begin()
         rollout_id = None if caller.scope is None else caller.scope[0]
         try:
             call.upstream, call.response = await self.upstreams.send(
@@ -100,7 +116,7 @@ class ProxyService:
                     await call.response.aclose()
                 raise UpstreamRefusedError(call.upstream, call.response, content)
         except HttpError:
-            self.attempts.give_back(caller.scope)
+            attempt.give_back()
             raise
         return call
 
@@ -129,6 +145,7 @@ class ProxiedCall:
         service: the upstreams, budgets and counters.
         exchange: the request in the agent's dialect.
         caller: the sender.
+        attempt: has the budget of the call.
         store: records the call; None records nothing.
     """
 
@@ -138,12 +155,20 @@ class ProxiedCall:
     response: httpx.Response
     """Its answer."""
 
-    def __init__(self, service: ProxyService, exchange: Exchange, caller: Caller, store: LightningStore | None) -> None:
+    def __init__(
+        self,
+        service: ProxyService,
+        exchange: Exchange,
+        caller: Caller,
+        attempt: Attempt,
+        store: LightningStore | None,
+    ) -> None:
         self._service = service
         self._exchange = exchange
         self._body = exchange.chat
         self._caller = caller
         self._scope = caller.scope
+        self._attempt = attempt
         self._store = store
         self._start_time = time.time()
         self._answer = ChatReader()
@@ -184,7 +209,7 @@ class ProxiedCall:
                 await self._record()
         prompt, sampled = answer.prompt_tokens, answer.completion_tokens
         self._service.tokens.update({"prompt": prompt, "cached": answer.cached_tokens, "completion": sampled})
-        self._service.attempts.spend(self._scope, prompt + sampled)
+        self._attempt.spend(prompt + sampled)
 
     def upstream_body(self, upstream: Upstream) -> dict[str, Any]:
         """Return the body for an upstream."""
@@ -201,8 +226,10 @@ class ProxiedCall:
         return self.streams and not requested and bounded
 
     def _take(self, part: dict[str, Any]) -> None:
-        if part.get("error"):
-            raise UpstreamError(self.upstream, f"ended its answer with an error: {error_text(part['error'])}")
+        if error := part.get("error"):
+            message = error.get("message") if isinstance(error, dict) else error
+            text = message if isinstance(message, str) else "without a message"
+            raise UpstreamError(self.upstream, f"ended its answer with an error: {text}")
         try:
             self._answer.take(part)
         except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
@@ -244,3 +271,120 @@ class ProxiedCall:
                 logprobs=choice.logprobs,
             )
             await record_answer(self._store, recorded)
+
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of a whole answer."""
+MAX_STREAM_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of a streamed answer: about 100,000 tokens with 20 alternatives each."""
+MAX_LINES: Final = 1_000_000
+"""Lines of a streamed answer; each token takes two or three."""
+MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+MAX_VALUES: Final = 1_000_000
+"""Values in one JSON text: the ids of a prompt and an answer, each with a few alternatives."""
+
+_SMALL: Final = 64 * 1024
+"""Bytes that are parsed on the event loop."""
+_TURN: Final = 50
+"""Lines or chunks after which other tasks run: a received buffer may hold many of one byte each."""
+
+
+class UnreadableAnswerError(ValueError):
+    """The answer exceeds a bound or is malformed; the message continues a sentence that starts with the server."""
+
+
+async def read_whole(answer: httpx.Response) -> dict[str, Any]:
+    """Return the JSON object in an answer.
+
+    Raises:
+        UnreadableAnswerError: it is not a JSON object, or too large.
+        httpx.RequestError: the answer broke off.
+    """
+    content = b"".join([piece async for piece in _decoded(answer, MAX_BYTES)])
+    try:
+        return await asyncio.to_thread(_parsed, content) if len(content) > _SMALL else _parsed(content)
+    except BadRequestError as error:
+        raise UnreadableAnswerError("answered something that is not a JSON object") from error
+
+
+async def read_beginning(answer: httpx.Response, most: int) -> bytes:
+    """Return the first `most` bytes of an answer, fewer if it breaks off."""
+    content = bytearray()
+    with suppress(httpx.RequestError, UnreadableAnswerError):
+        async with aclosing(_decoded(answer, most)) as pieces:
+            async for piece in pieces:
+                content += piece
+    return bytes(content)
+
+
+async def read_events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    """Yield the JSON objects in an answer of server-sent events; everything else is ignored.
+
+    Raises:
+        UnreadableAnswerError: a line, a JSON text or the whole is too large.
+        httpx.RequestError: the answer broke off.
+    """
+    async for line in _lines(answer):
+        if not line.startswith(b"data:") or (data := line[5:].strip()) == b"[DONE]":
+            continue
+        with suppress(BadRequestError):
+            yield await asyncio.to_thread(_parsed, data) if len(data) > _SMALL else _parsed(data)
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """Yield the lines of an answer without line ends; the last may lack one."""
+    begun = bytearray()
+    lines = 0
+    async for piece in _decoded(answer, MAX_STREAM_BYTES):
+        begun += piece
+        if b"\n" in piece:
+            cut = begun.rfind(b"\n") + 1
+            whole = bytes(begun[:cut]).splitlines()
+            del begun[:cut]
+            if lines + len(whole) > MAX_LINES:
+                raise UnreadableAnswerError(f"sent more than {MAX_LINES:,} lines")
+            for line in whole:
+                yield line
+                lines += 1
+                if lines % _TURN == 0:
+                    await asyncio.sleep(0)
+        if len(begun) > MAX_LINE_BYTES:
+            raise UnreadableAnswerError(f"sent a line of more than {MAX_LINE_BYTES:,} bytes")
+    for line in bytes(begun).splitlines():
+        yield line
+
+
+async def _decoded(answer: httpx.Response, most: int) -> AsyncGenerator[bytes, None]:
+    """Yield the decompressed bytes of an answer."""
+    encoding = answer.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip", ""):
+        raise UnreadableAnswerError(f"sent an answer with a content encoding that was not requested: {encoding[:50]!r}")
+    packed = Gunzip(most) if encoding == "gzip" else None
+    size = 0
+    try:
+        async with aclosing(answer.aiter_raw()) as pieces:  # type: ignore[type-var]  # it is an async generator
+            count = 0
+            async for piece in pieces:
+                count += 1
+                if count % _TURN == 0:
+                    await asyncio.sleep(0)
+                if packed is not None:
+                    for each in packed.feed(piece):
+                        yield each
+                        await asyncio.sleep(0)
+                    continue
+                size += len(piece)
+                if size > most:
+                    raise TooLargeError(f"it has more than {most} bytes")
+                yield piece
+        if packed is not None:
+            packed.end()
+    except (TooLargeError, GunzipError) as error:
+        raise UnreadableAnswerError(f"sent an answer that cannot be read: {error}") from None
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Return a JSON object; raises BadRequestError if it is not one, and UnreadableAnswerError if it is too large."""
+    if 1 + content.count(b",") + content.count(b"[") + content.count(b"{") > MAX_VALUES:
+        raise UnreadableAnswerError(f"sent more than {MAX_VALUES:,} values at once")
+    return json_object(content)

@@ -132,14 +132,6 @@ class LLMProxy:
             gateway_started(self.endpoint)
             logger.info("passing on %s at %s", ", ".join(self.models) or "no model yet", self.endpoint)
 
-    def pause(self) -> None:
-        """Hold new requests; running ones continue. See `GatewayLimits.when_paused`."""
-        self.admission.pause()
-
-    def resume(self) -> None:
-        """Answer requests again, the held ones first."""
-        self.admission.resume()
-
     async def stop(self, timeout: float = 5.0) -> None:
         """Refuse new requests with status 503 and `Retry-After`; cancel running ones after `timeout` seconds."""
         if self.is_running():

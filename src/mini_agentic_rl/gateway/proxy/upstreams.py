@@ -29,7 +29,6 @@ from ...http import LARGE, BadRequestError, HttpError, encode_in_steps, json_obj
 from ...redaction import without_parts_of, without_secrets, without_those_of
 from ...types import LLM
 from ..errors import UnknownModelError
-from .reading import ACCEPTED
 
 TokenIdFormat = Literal["vllm", "sglang"]
 """How a server reports token ids. vLLM and MiniLLMServer: `return_token_ids`. SGLang refuses this in streams; it has
@@ -207,12 +206,6 @@ class UpstreamRefusedError(HttpError):
             self.headers = {"Retry-After": pause}
 
 
-def error_text(error: Any) -> str:
-    """Return the message of an error inside an answer with status 200."""
-    message = error.get("message") if isinstance(error, dict) else error
-    return message if isinstance(message, str) else "without a message"
-
-
 def _text(upstream: Upstream, value: Any) -> str | None:
     return upstream.without_key(str(value))[:_LONGEST_NAME] if isinstance(value, str | int | float) else None
 
@@ -346,7 +339,7 @@ class Upstreams:
                 retries += 1
 
     async def _send(self, server: Upstream, body: dict[str, Any]) -> httpx.Response:
-        headers = {"content-type": "application/json", "accept-encoding": ACCEPTED}
+        headers = {"content-type": "application/json", "accept-encoding": "gzip, identity"}
         if server.api_key is not None:
             headers["authorization"] = f"Bearer {server.api_key}"
         timeout = httpx.Timeout(server.timeout or self._timeout, connect=_CONNECT_SECONDS, pool=None)

@@ -70,13 +70,13 @@ class ChatTemplate:
         default = None if thinking == "auto" else KNOWN_TAGS[0]
         self.tags = None if thinking == "off" else tags or default
         """The think tags in the template or among the added tokens."""
-        self.system_role = self._shows([{"role": "system", "content": _MARK}, _USER])
+        self.system_role = _MARK in self.try_([{"role": "system", "content": _MARK}, _USER])
         """True if there is a system role."""
         systems = [{"role": "system", "content": f"{number}-{_MARK}"} for number in range(3)]
         rendered = self.try_([*systems[:2], _USER, {"role": "assistant", "content": "a"}, systems[2], _USER])
         self.system_first = not all(turn["content"] in rendered for turn in systems)
         """True if system text must be one turn, the first."""
-        self.alternating = not self._shows([_USER, {"role": "user", "content": _MARK}])
+        self.alternating = _MARK not in self.try_([_USER, {"role": "user", "content": _MARK}])
         """True if user and assistant must alternate."""
         self.tool_role = self._has_tool_role()
         """True if there is a role for tool results."""
@@ -169,9 +169,6 @@ class ChatTemplate:
         if not thought or self.tags is None:
             return plain
         return {**plain, "content": f"{self.tags.open}\n{thought}\n{self.tags.close}\n\n{plain['content']}"}
-
-    def _shows(self, turns: Sequence[Mapping[str, Any]]) -> bool:
-        return _MARK in self.try_(turns)
 
     def _has_tool_role(self) -> bool:
         start = [_USER, {"role": "assistant", "content": "a"}]

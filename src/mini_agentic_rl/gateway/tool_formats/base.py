@@ -11,10 +11,9 @@ import json
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from ...http import FINITE, parse_json
 
@@ -185,95 +184,64 @@ def parse_arguments(arguments: Any) -> Any:
     return parsed if isinstance(parsed, dict) else arguments
 
 
-class JsonValue:
-    """A block of one JSON object or list, after its first bracket.
+Block: TypeAlias = Generator[None, str, None]
+"""Takes the characters of a block after its opening one by one, and returns after the last of them. It may refuse the
+block only near its start, which is read twice."""
+
+
+class NotACallError(Exception):
+    """What has begun is not a block: its text after the opening is searched again."""
+
+
+def until(end: str) -> Block:
+    """Read a block that ends with the text `end`."""
+    tail = ""
+    while tail != end:
+        tail = (tail + (yield))[-len(end) :]
+
+
+def json_value(heads: Sequence[str] = ()) -> Block:
+    """Read one JSON object or list, after its first bracket.
 
     Args:
         heads: texts that may follow the first bracket, ignoring white space, such as `"name":`; others are refused.
     """
-
-    def __init__(self, heads: Sequence[str]) -> None:
-        self._heads = heads
-        self._head = ""
-        self._depth = 1
-        self._in_string = False
-        self._escaped = False
-
-    def step(self, char: str) -> Step:
-        """Take the next character."""
-        if self._heads and not char.isspace():
-            self._head += char
-            if self._head in self._heads:
-                self._heads = ()
-            elif not any(head.startswith(self._head) for head in self._heads):
-                return Step.REFUSE
-        if self._in_string:
-            if self._escaped:
-                self._escaped = False
-            elif char == "\\":
-                self._escaped = True
-            elif char == '"':
-                self._in_string = False
+    depth, head, in_string, escaped = 1, "", False, False
+    while depth:
+        char = yield
+        if heads and not char.isspace():
+            head += char
+            if head in heads:
+                heads = ()
+            elif not any(allowed.startswith(head) for allowed in heads):
+                raise NotACallError
+        if escaped:
+            escaped = False
+        elif in_string:
+            escaped, in_string = char == "\\", char != '"'
         elif char == '"':
-            self._in_string = True
+            in_string = True
         elif char in "{[":
-            self._depth += 1
+            depth += 1
         elif char in "}]":
-            self._depth -= 1
-        return Step.ON if self._depth else Step.END
+            depth -= 1
 
 
-class MarkedJson:
-    """A block of one JSON object or list that follows a marker.
+def marked_json(heads: Mapping[str, Sequence[str]]) -> Block:
+    """Read one JSON object or list that follows a marker.
 
     Args:
         heads: allowed opening brackets and the texts that may follow each.
     """
-
-    def __init__(self, heads: Mapping[str, Sequence[str]]) -> None:
-        self._heads = heads
-        self._value: JsonValue | None = None
-
-    def step(self, char: str) -> Step:
-        """Take the next character."""
-        if self._value is not None:
-            return self._value.step(char)
-        if char in self._heads:
-            self._value = JsonValue(self._heads[char])
-            return Step.ON
-        return Step.ON if char.isspace() else Step.REFUSE
+    while (char := (yield)).isspace():
+        pass
+    if char not in heads:
+        raise NotACallError
+    yield from json_value(heads[char])
 
 
 _SLICE = 512
 """Characters scanned at once: the rest of a slice is copied whenever a block opens or ends."""
-
-
-class Step(Enum):
-    """Effect of a character on the open block."""
-
-    ON = "the block goes on"
-    END = "the block ends with this character"
-    REFUSE = "not a block: its text after the opening is searched again"
-
-
-class CallBlock(Protocol):
-    """Finds the end of a block."""
-
-    def step(self, char: str) -> Step:
-        """Take the next character after the opening. A block may refuse only near its start, which is read twice."""
-
-
-class Until:
-    """A block that ends with the text `end`."""
-
-    def __init__(self, end: str) -> None:
-        self._end = end
-        self._tail = ""
-
-    def step(self, char: str) -> Step:
-        """Take the next character."""
-        self._tail = (self._tail + char)[-len(self._end) :]
-        return Step.END if self._tail == self._end else Step.ON
 
 
 @dataclass(frozen=True)
@@ -282,8 +250,8 @@ class Opening:
 
     text: str
     """Text that opens the block; one character if `at_line_start`."""
-    block: Callable[[], CallBlock]
-    """Creates the object that finds the end of the block."""
+    block: Callable[[], Block]
+    """Begins to read a block, to find its end."""
     read: Callable[[str], list[TextOrCall]]
     """Splits the text of a block, opening included, into calls and text. The block may be cut off by the end of the
     answer. Text without a call is returned unchanged."""
@@ -294,7 +262,7 @@ class Opening:
 @dataclass
 class _OpenBlock:
     opening: Opening
-    block: CallBlock
+    block: Block
     raw: list[str]
     """Its text so far, in pieces."""
 
@@ -358,6 +326,7 @@ class CallScanner:
         if opening is not None:
             self._emit(text[:at], parts)
             self._open = _OpenBlock(opening, opening.block(), [opening.text])
+            next(self._open.block)
             return text[at + len(opening.text) :]
         begun = self._partial.search(text, max(0, len(text) - self._longest))
         if begun is None:
@@ -379,18 +348,17 @@ class CallScanner:
         return match.end() - len(opening.text), opening
 
     def _read_block(self, opened: _OpenBlock, text: str, parts: list[TextOrCall]) -> str:
-        for index, char in enumerate(text):
-            step = opened.block.step(char)
-            if step is Step.ON:
-                continue
-            raw = "".join(opened.raw) + text[: index + 1]
-            rest = text[index + 1 :]
-            if step is Step.END:
-                self._close(opened.opening, raw, parts)
-                return rest
+        at = 0
+        try:
+            for at, char in enumerate(text, 1):  # noqa: B007  # used when it ends
+                opened.block.send(char)
+        except StopIteration:  # the block ends with this character
+            self._close(opened.opening, "".join(opened.raw) + text[:at], parts)
+            return text[at:]
+        except NotACallError:
             self._open = None
             self._emit(opened.opening.text, parts)
-            return raw[len(opened.opening.text) :] + rest
+            return "".join(opened.raw)[len(opened.opening.text) :] + text
         opened.raw.append(text)
         return ""
 

@@ -23,21 +23,22 @@ from functools import partial
 from typing import Any
 
 from .base import (
+    Block,
     CallScanner,
-    JsonValue,
-    MarkedJson,
+    NotACallError,
     Opening,
-    Step,
     TextOrCall,
     Tool,
     ToolFormat,
-    Until,
     calls_of,
     json_text,
+    json_value,
     make_call,
+    marked_json,
     parse_values,
     read_json,
     tools_section,
+    until,
 )
 
 _KEYS = ("arguments", "parameters")
@@ -113,27 +114,22 @@ def _read_object(raw: str, marker: str = "") -> list[TextOrCall]:
     return [*calls_of(read_json(raw.removeprefix(marker)), _KEYS)] or [raw]
 
 
-class _MistralBlock:
-    """A list of objects, or a name and an object, after [TOOL_CALLS]."""
-
-    def __init__(self) -> None:
-        self._value: JsonValue | None = None
-        self._name = ""
-
-    def step(self, char: str) -> Step:
-        if self._value is not None:
-            return self._value.step(char)
+def _mistral_block() -> Block:
+    """Read a list of objects, or a name and an object, after [TOOL_CALLS]."""
+    name = ""
+    while True:
+        char = yield
         if char.isspace():
-            return Step.ON
-        if char == "{" and self._name:
-            self._value = JsonValue(())
-        elif char == "[" and not self._name:
-            self._value = JsonValue(_LIST_HEADS)
-        elif len(self._name) == _LONGEST_NAME or char in '{}"' or self._name == "[":
-            return Step.REFUSE
-        else:
-            self._name += char
-        return Step.ON
+            continue
+        if char == "{" and name:
+            yield from json_value()
+            return
+        if char == "[" and not name:
+            yield from json_value(_LIST_HEADS)
+            return
+        if len(name) == _LONGEST_NAME or char in '{}"':
+            raise NotACallError
+        name += char
 
 
 _MISTRAL_CALL = re.compile(
@@ -151,41 +147,26 @@ def _read_mistral(raw: str) -> list[TextOrCall]:
     return [raw] if call is None else [call]
 
 
-class _FencedBlock:
-    """JSON values in a Markdown fence, whose label is empty or says JSON."""
+_LABELS = ("json", "tool_call", "tool_calls")
 
-    _LABELS = ("json", "tool_call", "tool_calls")
 
-    def __init__(self) -> None:
-        self._label = ""
-        self._value: JsonValue | None = None
-        self._complete = False
-        self._ticks = 0
-
-    def step(self, char: str) -> Step:
-        if self._value is not None and not self._complete:
-            step = self._value.step(char)
-            self._complete = step is Step.END
-            return Step.ON if self._complete else step
-        if self._complete:
-            return self._step_after_value(char)
-        if char in "{[" and self._label in ("", *self._LABELS):
-            self._value = JsonValue(_HEADS if char == "{" else _LIST_HEADS)
-        elif not char.isspace():
-            self._label += char
-            if not any(label.startswith(self._label) for label in self._LABELS):
-                return Step.REFUSE
-        return Step.ON
-
-    def _step_after_value(self, char: str) -> Step:
+def _fenced_block() -> Block:
+    """Read JSON values in a Markdown fence, whose label is empty or says JSON."""
+    label = ""
+    while (char := (yield)) not in "{[" or label not in ("", *_LABELS):
+        label += char.strip()
+        if not any(known.startswith(label) for known in _LABELS):
+            raise NotACallError
+    yield from json_value(_HEADS if char == "{" else _LIST_HEADS)
+    ticks = 0
+    while ticks < 3:
+        char = yield
         if char == "`":
-            self._ticks += 1
-            return Step.END if self._ticks == 3 else Step.ON
-        if self._ticks or not (char.isspace() or char in "{["):
-            return Step.END
-        if char in "{[":
-            self._value, self._complete = JsonValue(()), False
-        return Step.ON
+            ticks += 1
+        elif char in "{[" and not ticks:
+            yield from json_value()
+        elif ticks or not char.isspace():
+            return
 
 
 _BRACKET = re.compile(r"[{\[]")
@@ -228,7 +209,7 @@ def _marked_calls(
     special = re.findall(r"<[|\uff5c][^<>]*>", "".join((*around, *call)))
     return JsonCalls(
         name,
-        (Opening(begin, partial(Until, end), read),),
+        (Opening(begin, partial(until, end), read),),
         call,
         around,
         joint,
@@ -243,7 +224,7 @@ _TOOL_RESPONSE = ("<tool_response>\n", "\n</tool_response>")
 
 HERMES = JsonCalls(
     "hermes",
-    (Opening("<tool_call>", partial(Until, "</tool_call>"), _read_hermes),),
+    (Opening("<tool_call>", partial(until, "</tool_call>"), _read_hermes),),
     ('<tool_call>\n{"name": ', ', "arguments": ', "}\n</tool_call>"),
     result=_TOOL_RESPONSE,
     json_result=False,
@@ -252,8 +233,8 @@ HERMES = JsonCalls(
 LLAMA3 = JsonCalls(
     "llama3",
     (
-        Opening("<|python_tag|>", lambda: MarkedJson({"{": _HEADS}), partial(_read_object, marker="<|python_tag|>")),
-        Opening("{", lambda: JsonValue(_HEADS), _read_object, at_line_start=True),
+        Opening("<|python_tag|>", lambda: marked_json({"{": _HEADS}), partial(_read_object, marker="<|python_tag|>")),
+        Opening("{", lambda: json_value(_HEADS), _read_object, at_line_start=True),
     ),
     ('{"name": ', ', "parameters": ', "}"),
     joint="; ",
@@ -261,7 +242,7 @@ LLAMA3 = JsonCalls(
     markers=("<|python_tag|>",),
     separators=";",
 )
-_MISTRAL_OPENINGS = (Opening("[TOOL_CALLS]", _MistralBlock, _read_mistral),)
+_MISTRAL_OPENINGS = (Opening("[TOOL_CALLS]", _mistral_block, _read_mistral),)
 _MISTRAL_MARKERS = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
 _MISTRAL_RESULT = ('[TOOL_RESULTS]{"content": ', "}[/TOOL_RESULTS]")
 MISTRAL = JsonCalls(
@@ -283,10 +264,10 @@ MISTRAL_NAMED = JsonCalls(
 )
 _MARK = "<|tool_call|>"
 _JSON_OPENINGS = (
-    Opening(_MARK, lambda: MarkedJson({"{": _HEADS, "[": _LIST_HEADS}), partial(_read_object, marker=_MARK)),
-    Opening("```", _FencedBlock, _read_fenced),
-    Opening("{", lambda: JsonValue(_HEADS), _read_object, at_line_start=True),
-    Opening("[", lambda: JsonValue(_LIST_HEADS), _read_object, at_line_start=True),
+    Opening(_MARK, lambda: marked_json({"{": _HEADS, "[": _LIST_HEADS}), partial(_read_object, marker=_MARK)),
+    Opening("```", _fenced_block, _read_fenced),
+    Opening("{", lambda: json_value(_HEADS), _read_object, at_line_start=True),
+    Opening("[", lambda: json_value(_LIST_HEADS), _read_object, at_line_start=True),
 )
 JSON = JsonCalls("json", _JSON_OPENINGS, result=('{"result": ', "}"), markers=(_MARK,))
 JSON_MARKED = JsonCalls(

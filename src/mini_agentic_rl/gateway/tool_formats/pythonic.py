@@ -13,10 +13,22 @@ import json
 import keyword
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
-from .base import CallScanner, Opening, Step, TextOrCall, Tool, ToolCall, ToolFormat, Until, make_call, tools_section
+from .base import (
+    Block,
+    CallScanner,
+    NotACallError,
+    Opening,
+    TextOrCall,
+    Tool,
+    ToolCall,
+    ToolFormat,
+    make_call,
+    tools_section,
+    until,
+)
 
 _START, _END = "<|tool_call_start|>", "<|tool_call_end|>"
 _LONGEST = 65_536
@@ -73,75 +85,49 @@ def _literal(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-class _ListBlock:
-    """A list whose first item starts with `name(`."""
-
-    def __init__(self) -> None:
-        self._head = ""
-        self._length = 0
-        self._depth = 0
-        self._quote = ""
-        self._quotes = 0
-        self._opening = False
-        self._triple = False
-        self._escaped = False
-
-    def step(self, char: str) -> Step:
-        self._length += 1
-        if self._length > _LONGEST:
-            return Step.END
-        if self._depth == 0:
-            return self._step_head(char)
-        return self._step_in_string(char) if self._quote else self._step_outside(char)
-
-    def _step_head(self, char: str) -> Step:
-        if char == "(" and self._head:
-            self._depth = 2
-        elif char.isspace():
-            if self._head and not self._head.endswith(" "):
-                self._head += " "
-        elif self._head.endswith(" ") or not (char.isalnum() or char in "_.-"):
-            return Step.REFUSE
+def _call_list() -> Block:
+    """Read a list whose first item starts with `name(`."""
+    head = ""
+    while (char := (yield)) != "(" or not head:
+        if char.isspace():
+            head = head and head.rstrip() + " "
+        elif head.endswith(" ") or not (char.isalnum() or char in "_.-"):
+            raise NotACallError
         else:
-            self._head += char
-        return Step.ON
+            head += char
+    depth = 2
+    while depth:
+        following: str | None = yield
+        while following == "'" or following == '"':
+            following = yield from _string(following)
+        if following is None:
+            return
+        depth += following in ("(", "[", "{")
+        depth -= following in (")", "]", "}")
 
-    def _step_outside(self, char: str) -> Step:
-        if char in "\"'":
-            self._quote, self._quotes, self._opening, self._triple = char, 1, True, False
-        elif char in "([{":
-            self._depth += 1
-        elif char in ")]}":
-            self._depth -= 1
-        return Step.ON if self._depth else Step.END
 
-    def _step_in_string(self, char: str) -> Step:
-        if self._opening:
-            if char == self._quote:
-                self._quotes += 1
-                self._triple = self._quotes == 3
-                self._opening = not self._triple
-                self._quotes %= 3
-                return Step.ON
-            self._opening = False
-            if self._quotes == 2:
-                self._quote = ""
-                return self._step_outside(char)
-            self._quotes = 0
-        if self._escaped:
-            self._escaped = False
-        elif char == "\\":
-            self._escaped = True
-            self._quotes = 0
-        elif char == self._quote:
-            self._quotes += 1
-            if not self._triple or self._quotes == 3:
-                self._quote = ""
-        elif char == "\n" and not self._triple:
-            return Step.END
+def _string(quote: str) -> Generator[None, str, str | None]:
+    """Read a string after its first quote. Return the next character if it was read too, else an empty text; None if
+    the line ends before the string."""
+    end, char = quote, (yield)
+    if char == quote:
+        char = yield
+        if char != quote:  # the string is empty
+            return char
+        end, char = 3 * quote, (yield)
+    run = 0
+    while True:
+        if char == quote:
+            run += 1
+            if run == len(end):
+                return ""
+        elif char == "\n" and end == quote:
+            return None
         else:
-            self._quotes = 0
-        return Step.ON
+            run = 0
+            if char == "\\":
+                yield
+        char = yield
 
 
 def _read(raw: str) -> list[TextOrCall]:
@@ -149,16 +135,13 @@ def _read(raw: str) -> list[TextOrCall]:
     if len(text) > _LONGEST:
         return [raw]
     try:
-        tree = ast.parse(_ESCAPE.sub(_known_escape, text), mode="eval").body
+        # Python reads a backslash that begins no escape as itself, but with a warning: double it.
+        text = _ESCAPE.sub(lambda escape: escape[0] if escape[1] in _ESCAPES else "\\" + escape[0], text)
+        tree = ast.parse(text, mode="eval").body
         calls = [_call(item) for item in tree.elts] if isinstance(tree, ast.List) else []
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return [raw]
     return [*calls] or [raw]
-
-
-def _known_escape(escape: re.Match[str]) -> str:
-    """Double a backslash that begins no escape: Python reads it as itself, but with a warning."""
-    return escape.group() if escape.group(1) in _ESCAPES else "\\" + escape.group()
 
 
 def _call(node: ast.expr) -> ToolCall:
@@ -210,4 +193,4 @@ def _value(node: ast.expr) -> Any:
     raise ValueError("not a literal")
 
 
-_OPENINGS = (Opening(_START, lambda: Until(_END), _read), Opening("[", _ListBlock, _read, at_line_start=True))
+_OPENINGS = (Opening(_START, lambda: until(_END), _read), Opening("[", _call_list, _read, at_line_start=True))

@@ -27,11 +27,11 @@ from .base import (
     Tool,
     ToolCall,
     ToolFormat,
-    Until,
     json_text,
     make_call,
     read_json,
     tools_section,
+    until,
 )
 
 _WORDS = {"True": True, "False": False, "None": None, "null": None}
@@ -133,7 +133,7 @@ class XmlFormat(ToolFormat):
     def scanner(self, tools: Sequence[Tool] = ()) -> CallScanner:
         last = self.around[1].split()[-1] if self.around[1].strip() else self._last
         first = (self.around[0] + self.before).split()[0]
-        return CallScanner([Opening(first, lambda: Until(last), _Reader(self, tools).read)])
+        return CallScanner([Opening(first, lambda: until(last), _Reader(self, tools).read)])
 
     @property
     def _last(self) -> str:
