@@ -18,8 +18,8 @@ from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER
 from mini_agentic_rl.post_training import ExportSettings
-from mini_agentic_rl.post_training.export.base import portable_name
-from mini_agentic_rl.post_training.export.formats import export, find_converter
+from mini_agentic_rl.post_training.export import export, find_converter
+from mini_agentic_rl.post_training.merging import portable_name
 from post_training.adapters import save_adapter
 
 CONVERTER = '''

@@ -14,9 +14,8 @@ from mini_agentic_rl.apps.reward_service import load_scorer
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import AdapterMismatchError
-from mini_agentic_rl.post_training import MergeSettings
-from mini_agentic_rl.post_training.export import merged_model as merging
-from mini_agentic_rl.post_training.export.merged_model import merge
+from mini_agentic_rl.post_training import MergeSettings, merging
+from mini_agentic_rl.post_training.export import merge
 from post_training.adapters import save_adapter
 from tiny import tiny_model, tiny_tokenizer
 

@@ -21,15 +21,26 @@ import torch
 from gguf import GGUFReader
 from safetensors.torch import save_file
 
-from ...errors import UserError
-from ...files import read_json, reading
-from ...metrics import ConsoleLogger
-from ...policy import ADAPTER_CONFIG, refuse_non_finite, resolve_model
-from ...processes import start_child
-from ..models import adapter_weights
-from ..settings import ExportSettings
-from .base import find_adapter, find_source, portable_name, publish, size_of, target_folder
-from .merged_model import carry_run_file, merge_into
+from ..errors import UserError
+from ..metrics import ConsoleLogger
+from ..policy import ADAPTER_CONFIG, refuse_non_finite, resolve_model
+from ..processes import start_child
+from .merging import (
+    adapter_config,
+    carry_run_file,
+    find_adapter,
+    find_source,
+    merge,
+    merge_into,
+    portable_name,
+    publish,
+    size_of,
+    target_folder,
+)
+from .models import adapter_weights
+from .settings import ExportSettings
+
+__all__ = ["export", "merge"]
 
 logger = logging.getLogger(__name__)
 
@@ -178,8 +189,7 @@ _TOKENIZER_FILES = (
 
 def _write_adapter(source: Path, folder: Path, settings: ExportSettings) -> dict[str, Any]:
     """Write the adapter in `source` into an empty folder; return the name of its base, and its rank."""
-    with reading(source / ADAPTER_CONFIG, setting="adapter"):
-        config = read_json(source / ADAPTER_CONFIG)
+    config = adapter_config(source)
     config["base_model_name_or_path"] = portable_name(
         settings.base_name or settings.model or config.get("base_model_name_or_path") or ""
     )
