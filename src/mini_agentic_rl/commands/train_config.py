@@ -236,31 +236,25 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         config = config.changed(loop={"tool_format": "auto"})
     if type(config) is not TrainConfig:
         return config
-    tasks = matching_tasks(config.tasks, is_command=bool(config.harness.agent_command))
-    changes: dict[str, Any] = {}
-    if tasks != config.tasks:
-        changes["tasks"] = tasks.model_dump(
-            include={"dataset"} if config.harness.agent_command else {"agent", "dataset"}
-        )
-        if "output_dir" not in config.run.model_fields_set:
-            # the default, outputs/math-agent, is the folder of the main job
-            agent = tasks.dataset if tasks.agent == MATH else tasks.agent
-            name = _UNSAFE.sub("-", agent.removeprefix(ENV).partition("?")[0])
-            changes["run"] = {"output_dir": Path("outputs", f"{name.strip('-')}-agent")}
-    if config.harness.agent_command:
-        if "output_dir" not in config.run.model_fields_set:
-            changes["run"] = {"output_dir": Path("outputs/command-agent")}
-        if "n_runners" not in config.model_fields_set:
-            changes["n_runners"] = COMMANDS_AT_ONCE
+    is_command = bool(config.harness.agent_command)
+    tasks = matching_tasks(config.tasks, is_command=is_command)
+    changes: dict[str, Any] = {"tasks": tasks}
+    if "output_dir" not in config.run.model_fields_set and (is_command or tasks != config.tasks):
+        # the default, outputs/math-agent, is the folder of the main job
+        agent = "command" if is_command else tasks.dataset if tasks.agent == MATH else tasks.agent
+        name = _UNSAFE.sub("-", agent.removeprefix(ENV).partition("?")[0])
+        changes["run"] = {"output_dir": Path("outputs", f"{name.strip('-')}-agent")}
+    if is_command and "n_runners" not in config.model_fields_set:
+        changes["n_runners"] = COMMANDS_AT_ONCE
     mixes = isinstance(config.loop, GRPOSettings) and config.backend == "native" and config.warm_start.examples > 0
-    agent = "" if config.harness.agent_command else tasks.agent
+    agent = "" if is_command else tasks.agent
     whole_steps = config.loop.max_staleness == 0
     for path, value in training_defaults(agent, tasks.dataset, mixes=mixes, whole_steps=whole_steps).items():
         group, name = path.split(".")
         settings = getattr(config, group)
         if name not in settings.model_fields_set and getattr(settings, name) != value:
             changes.setdefault(group, {})[name] = value
-    return config.changed(**changes) if changes else config
+    return config.changed(**changes)
 
 
 class PlanSettings(JsonSettings):
