@@ -20,7 +20,7 @@ from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER
 from mini_agentic_rl.post_training import ExportSettings
 from mini_agentic_rl.post_training.export import export, find_converter
 from mini_agentic_rl.post_training.merging import portable_name
-from post_training.adapters import save_adapter
+from post_training.samples import save_adapter
 
 CONVERTER = '''
 """Writes a small GGUF file, as llama.cpp's converter does, to where it is told."""

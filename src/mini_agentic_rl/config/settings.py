@@ -231,16 +231,18 @@ def _groups(kind: type[Settings]) -> Mapping[str, Sequence[type[Settings]]]:
 
 @cache
 def _settings(kind: type[Settings]) -> Mapping[str, Setting]:
+    paths: dict[tuple[str, ...], str | None]
     paths = {(name,): extra_of(field).get("panel") for name, field in kind.model_fields.items()}
     if kind.panels:
         named = {text for texts in kind.panels.values() for text in texts}
         paths = {}
-        for panel, texts in kind.panels.items():
-            for text in texts:
-                group, _, name = text.partition(".")
-                rest = _groups(kind)[group][0].model_fields if name == "*" else ()
-                whole = [f"{group}.{field}" for field in rest if f"{group}.{field}" not in named]
-                paths |= {tuple(path.split(".")): panel for path in (whole if name == "*" else [text])}
+        for text, title in ((text, title) for title, texts in kind.panels.items() for text in texts):
+            group, _, name = text.partition(".")
+            if name == "*":
+                fields = _groups(kind)[group][0].model_fields
+                paths |= {(group, field): title for field in fields if f"{group}.{field}" not in named}
+            else:
+                paths[tuple(text.split("."))] = title
     settings: dict[str, Setting] = {}
     for path, panel in paths.items():
         setting = _setting(kind, path, panel)
