@@ -13,8 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from mini_agentic_rl.apps.reward_service import load_scorer
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import AdapterMismatchError
-from mini_agentic_rl.post_training import MergeSettings, merging
-from mini_agentic_rl.post_training.export import merge
+from mini_agentic_rl.post_training import MergeSettings, merge, merging
 from post_training.samples import save_adapter
 from tiny import tiny_model, tiny_tokenizer
 

@@ -1,3 +1,5 @@
+from .exporting import export as export
+from .merging import merge as merge
 from .models import load_reward_model as load_reward_model
 from .settings import DPOSettings as DPOSettings
 from .settings import ExportSettings as ExportSettings

@@ -30,7 +30,6 @@ from .merging import (
     carry_run_file,
     find_adapter,
     find_source,
-    merge,
     merge_into,
     portable_name,
     publish,
@@ -39,8 +38,6 @@ from .merging import (
 )
 from .models import adapter_weights
 from .settings import ExportSettings
-
-__all__ = ["export", "merge"]
 
 logger = logging.getLogger(__name__)
 
