@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,9 @@ from .merging import (
     carry_run_file,
     find_adapter,
     find_source,
-    merge_into,
     portable_name,
-    publish,
-    size_of,
-    target_folder,
+    published,
+    write_merged,
 )
 from .models import adapter_weights
 from .settings import ExportSettings
@@ -114,62 +111,38 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     Raises:
         UserError: a setting cannot work; nothing was published.
     """
-    if settings.wanted == "adapter":
-        return _export_adapter(settings)
     if settings.wanted == "gguf":
         return _export_gguf(settings)
+    folder = find_adapter(settings.adapters, _ADAPTERS)
+    beside = settings.adapters or folder
+    if settings.wanted == "adapter":
+        return published(settings, beside, "adapter", lambda target: _write_adapter(folder, target, settings))
     source = find_source(settings.model, settings.adapters, _ADAPTERS)
-    beside = settings.adapters or source.adapter
-    with target_folder(settings.output_dir, beside, "-merged", overwrite=settings.overwrite) as target:
-        return merge_into(source, target, settings)
-
-
-def _export_adapter(settings: ExportSettings) -> dict[str, Any]:
-    started = time.monotonic()
-    source = find_adapter(settings.adapters, _ADAPTERS)
-    beside = settings.adapters or source
-    written: dict[str, Any] = {}
-    with target_folder(settings.output_dir, beside, "-adapter", overwrite=settings.overwrite) as target:
-        publish(target, lambda folder: written.update(_write_adapter(source, folder, settings)))
-    return {
-        "output_dir": str(target),
-        "format": "adapter",
-        **written,
-        "bytes": size_of(target),
-        "seconds": time.monotonic() - started,
-    }
+    return published(settings, beside, "merged", lambda target: write_merged(source, target, settings))
 
 
 def _export_gguf(settings: ExportSettings) -> dict[str, Any]:
-    started = time.monotonic()
     converter = find_converter(settings.converter)
     named = settings.adapters or settings.model
     if named is None:
         raise UserError("give a trained adapter, or a whole model as `model`", setting=_ADAPTERS)
     beside = Path(named).expanduser().absolute()
-    summary: dict[str, Any] = {}
 
-    def write(folder: Path) -> None:
+    def write(folder: Path) -> dict[str, Any]:
+        summary: dict[str, Any] = {}
         with tempfile.TemporaryDirectory(prefix=".merge-", dir=folder.parent) as work:
+            model = Path(work) / beside.name  # llama.cpp names the model after its folder
             if settings.adapters:
-                merged = Path(work) / beside.name
+                model.mkdir()
                 source = find_source(settings.model, settings.adapters, _ADAPTERS)
-                summary["merged"] = merge_into(source, merged, settings)
+                summary["merged"] = write_merged(source, model, settings)
             else:
-                merged = Path(resolve_model(settings.model or ""))
+                model = Path(resolve_model(settings.model or ""))
             with ConsoleLogger() as progress:
                 progress.phase("converting to GGUF")
-                summary.update(convert(converter, merged, folder, beside.name, settings.outtype))
+                return summary | convert(converter, model, folder, beside.name, settings.outtype)
 
-    with target_folder(settings.output_dir, beside, "-gguf", overwrite=settings.overwrite) as target:
-        publish(target, write)
-    return {
-        "output_dir": str(target),
-        "format": "gguf",
-        "bytes": size_of(target),
-        **summary,
-        "seconds": time.monotonic() - started,
-    }
+    return published(settings, beside, "gguf", write)
 
 
 _TOKENIZER_FILES = (

@@ -16,8 +16,8 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -60,7 +60,7 @@ from ..policy import (
     saved_adapter_config,
 )
 from .models import RUN_FILE, adapter_weights, run_file_of, task_of
-from .settings import MergeSettings, ResultSettings
+from .settings import ExportFormat, MergeSettings, ResultSettings
 
 logger = logging.getLogger(__name__)
 
@@ -335,17 +335,15 @@ def merge(settings: MergeSettings) -> dict[str, Any]:
     """
     source = find_source(settings.model, settings.adapter, "adapter")
     beside = settings.adapter or source.adapter
-    with target_folder(settings.output_dir, beside, "-merged", overwrite=settings.overwrite) as target:
-        return merge_into(source, target, settings)
+    return published(settings, beside, "merged", lambda folder: write_merged(source, folder, settings))
 
 
-def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[str, Any]:
-    """Merge `source` and publish it as `target`.
+def write_merged(source: Source, folder: Path, settings: ResultSettings) -> dict[str, Any]:
+    """Write the merged model into an empty folder, and return the result of the check.
 
     Raises:
         UserError: as `merge`.
     """
-    started = time.monotonic()
     device = resolve_device(settings.device)
     sequences: Sequences = []
     expected: list[torch.Tensor] = []
@@ -354,6 +352,7 @@ def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[s
     with ConsoleLogger() as progress:
         progress.phase("merging", 5 if settings.check else 3)
         model, saved_dtype = load_base(source, device)
+        working_dtype = model.dtype
         dtype = saved_dtype if settings.dtype == "auto" else getattr(torch, settings.dtype)
         wrapped = attach(model, source)
         tokenizer = load_tokenizer(source.tokenizer)
@@ -368,48 +367,37 @@ def merge_into(source: Source, target: Path, settings: ResultSettings) -> dict[s
             if effect == 0.0:
                 logger.warning("the adapter changes nothing: was it trained?")
             progress.advance()
-        working_dtype = model.dtype
-        whole: PreTrainedModel | None = merged(wrapped)
-        del model, wrapped
+
+        whole = merged(wrapped)
         _require_same(expected, logits_on(whole, sequences), working_dtype, "the merged model in memory")
         progress.advance()
-
-        def write(folder: Path) -> None:
-            nonlocal whole, difference
-            assert whole is not None
-            for parameter in whole.parameters():  # not the buffers: those are computed anew when a model is loaded
-                parameter.data.copy_(parameter.data.to(dtype))
-            rounded = logits_on(whole, sequences)
-            _save(whole, folder, dtype, settings.max_shard_size)
-            whole = None  # room for the model that is read back
-            tokenizer.save_pretrained(folder)
-            carry_run_file(source.adapter, folder)
+        for parameter in whole.parameters():  # not the buffers: those are computed anew when a model is loaded
+            parameter.data.copy_(parameter.data.to(dtype))
+        rounded = logits_on(whole, sequences)
+        _save(whole, folder, dtype, settings.max_shard_size)
+        del model, wrapped, whole  # room for the model that is read back
+        tokenizer.save_pretrained(folder)
+        carry_run_file(source.adapter, folder)
+        progress.advance()
+        if settings.check:
+            read_back = source.architecture.from_pretrained(folder, dtype=working_dtype).to(device).eval()
+            written = logits_on(read_back, sequences)
+            _require_same(rounded, written, working_dtype, "what was written")
+            difference = compare(expected, written)
             progress.advance()
-            if settings.check:
-                read_back = source.architecture.from_pretrained(folder, dtype=working_dtype).to(device).eval()
-                written = logits_on(read_back, sequences)
-                _require_same(rounded, written, working_dtype, "what was written")
-                difference = compare(expected, written)
-                progress.advance()
-
-        publish(target, write)
+    dtype_name = str(dtype).removeprefix("torch.")
     half = dtype != torch.float32 and not source.scores  # the base of a reward adapter has a random head
     if half and difference is not None and effect and difference.max_logit_difference > effect / 2:
         logger.warning(
-            "rounding to %s takes away much of what this adapter changes: `dtype=float32` keeps all of it",
-            str(dtype).removeprefix("torch."),
+            "rounding to %s takes away much of what this adapter changes: `dtype=float32` keeps all of it", dtype_name
         )
     return {
-        "output_dir": str(target),
-        "format": "merged",
         "base": source.base,
         "adapter": str(source.adapter),
         "reward_model": source.scores,
-        "dtype": str(dtype).removeprefix("torch."),
-        "bytes": size_of(target),
+        "dtype": dtype_name,
         "adapter_effect": effect,
         "check": None if difference is None else asdict(difference),
-        "seconds": time.monotonic() - started,
     }
 
 
@@ -431,21 +419,45 @@ _MODEL_SUFFIXES = (".json", ".jinja", ".safetensors", ".gguf", ".model")
 _MODEL_FILES = ("merges.txt", "vocab.txt", "README.md")
 
 
-@contextmanager
-def target_folder(chosen: Path | None, beside: Path, ending: str, *, overwrite: bool) -> Iterator[Path]:
-    """Lock and yield the folder for a result: the chosen one, or `beside` with `ending` added to its name.
+def published(
+    settings: ResultSettings, beside: Path, format: ExportFormat, write: Callable[[Path], dict[str, Any]]
+) -> dict[str, Any]:
+    """Let `write` fill an empty temporary folder, which then becomes the output folder; return a summary.
+
+    Args:
+        beside: names the output folder unless one is chosen: `beside` with `-FORMAT` added.
+        write: fills the folder and returns further entries of the summary.
 
     Raises:
-        UserError: the folder holds something that may not be replaced, or another process writes it.
+        UserError: the output folder holds something that may not be replaced, another process writes it, it cannot be
+            written, or the disk is full.
+        Exception: whatever else `write` raised; an earlier result is untouched.
     """
+    started = time.monotonic()
     source = beside.expanduser().absolute()
-    target = (chosen or source.with_name(source.name + ending)).expanduser().absolute()
+    target = (settings.output_dir or source.with_name(f"{source.name}-{format}")).expanduser().absolute()
+    summary: dict[str, Any] = {}
     with one_writer(target, beside=True):
         remove_leftovers(target.parent, target.name)
-        _refuse_to_replace(target, overwrite=overwrite)
+        _refuse_to_replace(target, overwrite=settings.overwrite)
         with one_writer(target) if target.exists() else nullcontext():  # a run may be writing into it
             pass
-        yield target
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_folder(target, lambda folder: summary.update(write(folder)))
+        except DiskFullError as error:
+            raise UserError(
+                f"no space is left for {target}: free some, or choose another folder", setting="output_dir"
+            ) from error
+        except PermissionError as error:
+            raise UserError(f"{target} cannot be written: {error.strerror}", setting="output_dir") from error
+    return {
+        "output_dir": str(target),
+        "format": format,
+        **summary,
+        "bytes": sum(path.stat().st_size for path in target.rglob("*") if path.is_file()),
+        "seconds": time.monotonic() - started,
+    }
 
 
 def _refuse_to_replace(target: Path, *, overwrite: bool) -> None:
@@ -474,26 +486,3 @@ def _refuse_to_replace(target: Path, *, overwrite: bool) -> None:
                 "another folder",
                 setting="output_dir",
             )
-
-
-def publish(target: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill an empty temporary folder, which then takes the place of `target`.
-
-    Raises:
-        UserError: it cannot be written, or the disk is full.
-        Exception: whatever else `write` raised; an earlier `target` is untouched.
-    """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_folder(target, write)
-    except DiskFullError as error:
-        raise UserError(
-            f"no space is left for {target}: free some, or choose another folder", setting="output_dir"
-        ) from error
-    except PermissionError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror}", setting="output_dir") from error
-
-
-def size_of(folder: Path) -> int:
-    """Return the bytes of all files in a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
