@@ -71,28 +71,27 @@ def load_causal(settings: PostTrainingSettings) -> LoadedModel:
     folder = adapter_folder(settings.model)
     if folder is None:
         return LoadedModel(bare, tokenizer, new_adapter(settings, task_type="CAUSAL_LM"))
-    refuse_reward_model(settings.model, folder)
     return LoadedModel(_with_adapter(bare, folder, is_trainable=True), tokenizer)
-
-
-def refuse_reward_model(model: str, adapter: Path) -> None:
-    """Raise a `UserError` if the adapter of a model to be fine-tuned is that of a reward model."""
-    if task_of(adapter) != "CAUSAL_LM":
-        raise UserError(f"{model} is a reward model, which writes no answers: give another model", setting="model")
 
 
 def refuse_weights(settings: PostTrainingSettings, device: torch.device) -> None:
     """Refuse weights that cannot be trained as the settings say.
 
     Raises:
-        UserError: whole weights of an adapter are to be trained, or quantised ones without a CUDA device.
+        UserError: the settings train whole weights of an adapter, quantised weights without a CUDA device, or a reward
+            model as a language model.
         MissingPackageError: the package for quantised weights is not installed.
     """
-    if not settings.use_lora and adapter_folder(settings.model) is not None:
+    folder = adapter_folder(settings.model)
+    if folder is not None and not settings.use_lora:
         raise UserError(
             f"{settings.model} is an adapter, but without `use_lora` whole weights are trained: "
             "merge it into its base first",
             setting="model",
+        )
+    if folder is not None and not isinstance(settings, RewardModelSettings) and task_of(folder) != "CAUSAL_LM":
+        raise UserError(
+            f"{settings.model} is a reward model, which writes no answers: give another model", setting="model"
         )
     if settings.quantization != "none":
         quantization_config(settings.quantization, torch.float32)  # raises without its package

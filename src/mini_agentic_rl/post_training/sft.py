@@ -33,7 +33,6 @@ from ..policy import (
     LossInputs,
     PolicyModel,
     RankGroup,
-    adapter_folder,
     count_parameters,
     load_model,
     load_weights,
@@ -43,7 +42,7 @@ from ..policy import (
 )
 from ..processes import deferred_interrupt
 from ..tokens import CompletionRecord, pack
-from .models import refuse_reward_model, refuse_weights
+from .models import refuse_weights
 from .rows import TokenRows, conversation_tree, sft_rows
 from .run import STATE_FILE, PostTraining, Rows, damaged_checkpoint
 from .settings import SFTSettings
@@ -257,9 +256,6 @@ class _SupervisedFineTuning(PostTraining[SFTSettings]):
 def _load(settings: SFTSettings) -> PolicyModel:
     """Return the model with the adapter, or the weights, to train."""
     refuse_weights(settings, resolve_device(settings.device))
-    folder = adapter_folder(settings.model)
-    if folder is not None:
-        refuse_reward_model(settings.model, folder)
     model = settings.model
     if model not in EMBEDDED_NAMES and Path(model).expanduser().is_dir():
         model = str(Path(model).expanduser().resolve())  # the adapter may be loaded in another working directory
