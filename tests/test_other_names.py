@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 from mini_agentic_rl import MiniGRPO
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.commands import TrainConfig
-from mini_agentic_rl.commands.config_file import read_config
 from mini_agentic_rl.config import OTHER_NAMES
 from mini_agentic_rl.errors import UserError, nearest
 from mini_agentic_rl.integrations.hello_agents import TrainingConfig
@@ -69,13 +68,6 @@ def test_an_option_of_another_name(command, flag, told):
     result = CliRunner().invoke(app, [command, flag])
     assert result.exit_code == 2
     assert told in " ".join(result.output.replace("│", " ").split())
-
-
-def test_a_name_in_a_file(tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("num_generations: 4\n")
-    with pytest.raises(UserError, match="num_generations is unknown: here it is samples_per_prompt"):
-        read_config(file, TrainConfig)
 
 
 def test_every_other_name_leads_to_a_setting():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ from openai import OpenAI
 from rich.console import Console
 
 from mini_agentic_rl.commands.chat import Conversation, ReplyText, talk
+from mini_agentic_rl.datasets import ChatTools
 from mini_agentic_rl.recipes.math import SYSTEM_PROMPT, TOOLS, use_tool
 
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "calculator", "arguments": '{"expres'}}
@@ -49,9 +51,7 @@ def conversation(endpoint):
             client=client,
             model="m",
             console=Console(file=io.StringIO(), width=100),
-            system_prompt=SYSTEM_PROMPT,
-            tools=TOOLS,
-            use_tool=use_tool,
+            offered=ChatTools(SYSTEM_PROMPT, TOOLS, use_tool),
             max_turns=3,
             sampling={"temperature": 0.0, "max_tokens": 64},
         )
@@ -125,7 +125,7 @@ def test_ctrl_c_stops_a_reply_and_not_the_chat(conversation, endpoint):
     def interrupted(name, arguments):
         raise KeyboardInterrupt
 
-    conversation.use_tool = interrupted
+    conversation.offered = replace(conversation.offered, call=interrupted)
     shown = _talk(conversation, "first", "second")
     assert "(stopped)" in shown
     assert "fine" in shown

@@ -41,7 +41,7 @@ def test_every_record_is_written_or_reported_with_its_line_and_reason(tmp_path: 
     assert (report.read, report.written) == (1 + len(BAD), 1)
     assert report.written + sum(report.dropped.values()) == report.read
     for place, (_, reason) in enumerate(BAD, 3):
-        assert place in [found.place for found in report.examples[reason]]
+        assert place in [found["line"] for found in report.examples[reason]]
 
 
 def test_bytes_that_are_no_utf8_cost_one_line_only(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_bytes_that_are_no_utf8_cost_one_line_only(tmp_path: Path) -> None:
     source.write_bytes("\ufeff".encode() + GOOD.encode() + b'\n{"prompt": "\xc4\xe3"}\n' + last)
     report = convert_preferences(source, tmp_path / "out.jsonl")
     assert (report.written, dict(report.dropped)) == (2, {"not UTF-8": 1})
-    assert report.examples["not UTF-8"][0].place == 2
+    assert report.examples["not UTF-8"][0]["line"] == 2
 
 
 def test_the_report_shows_the_first_records_of_a_reason_and_counts_all(tmp_path: Path) -> None:

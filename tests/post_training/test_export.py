@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER
-from mini_agentic_rl.post_training import ExportSettings
-from mini_agentic_rl.post_training.export.base import portable_name
-from mini_agentic_rl.post_training.export.formats import export, find_converter
-from post_training.adapters import save_adapter
+from mini_agentic_rl.post_training import ExportSettings, export
+from mini_agentic_rl.post_training.exporting import find_converter
+from mini_agentic_rl.post_training.merging import portable_name
+from post_training.samples import save_adapter
 
 CONVERTER = '''
 """Writes a small GGUF file, as llama.cpp's converter does, to where it is told."""

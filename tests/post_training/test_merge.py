@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
-from typer.testing import CliRunner
 
 from mini_agentic_rl.apps.reward_service import load_scorer
-from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import AdapterMismatchError
-from mini_agentic_rl.post_training import MergeSettings
-from mini_agentic_rl.post_training.export import merged_model as merging
-from mini_agentic_rl.post_training.export.merged_model import merge
-from post_training.adapters import save_adapter
+from mini_agentic_rl.post_training import MergeSettings, merge, merging
+from post_training.samples import save_adapter
 from tiny import tiny_model, tiny_tokenizer
 
 IDS = torch.tensor([list(range(20, 60))])
@@ -91,13 +88,6 @@ def test_sixteen_bit_weights_are_rounded_once_and_a_lost_adapter_is_logged(tiny_
         assert torch.equal(weight, exact.state_dict()[name].to(torch.bfloat16))
 
 
-def test_a_whole_model_is_told_from_a_folder_without_an_adapter(tiny_folder, tmp_path):
-    with pytest.raises(UserError, match="a whole model already"):
-        merge(_settings(tiny_folder, output_dir=tmp_path / "merged"))
-    with pytest.raises(UserError, match=r"no adapter .*is missing"):
-        merge(_settings(tmp_path, output_dir=tmp_path / "merged"))
-
-
 @pytest.mark.filterwarnings("ignore:.*tie_word_embeddings:UserWarning")
 def test_a_head_that_was_trained_beside_the_embeddings_is_untied(tmp_path):
     model = tiny_model(len(tiny_tokenizer()))
@@ -164,11 +154,12 @@ def test_nothing_is_overwritten_unasked(adapter, tmp_path):
     assert not (target / "old.safetensors").exists()
 
 
-def test_adapters_that_do_not_fit_are_refused_by_name(adapter, wide_folder, tmp_path):
+def test_what_is_no_adapter_or_does_not_fit_is_refused_by_name(adapter, tiny_folder, wide_folder, tmp_path):
     other = save_adapter(tmp_path / "other", wide_folder)
     for error, said, settings in (
         (UserError, "adapter: give ", _settings()),
-        (UserError, "there is no adapter", _settings(tmp_path)),
+        (UserError, r"no adapter .*is missing", _settings(tmp_path)),
+        (UserError, "a whole model already", _settings(Path(tiny_folder))),
         (UserError, "is an adapter itself", _settings(adapter, model=str(other))),
         (AdapterMismatchError, "model: .* does not fit ", _settings(adapter, model=wide_folder)),
     ):
@@ -186,12 +177,3 @@ def test_another_base_than_the_adapters_is_remarked_and_a_deeper_one_refused(ada
     everywhere = save_adapter(tmp_path / "adapter", tiny_folder, target_modules=["q_proj", "v_proj"])
     with pytest.raises(AdapterMismatchError, match="belong elsewhere"):
         merge(_settings(everywhere, model=str(tmp_path / "deep"), output_dir=tmp_path / "none"))
-
-
-def test_the_command_prints_the_summary(adapter, tmp_path):
-    arguments = ["merge", "--adapter", str(adapter), "--device", "cpu", "--check-tokens", "4"]
-    printed = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "a"), "--json"])
-    assert json.loads(printed.stdout)["check"]["tokens"] == 16
-    again = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "a")])
-    assert again.exit_code == 2
-    assert again.stderr.rstrip().endswith("or give --overwrite to replace it")

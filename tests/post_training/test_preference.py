@@ -20,8 +20,8 @@ from mini_agentic_rl.post_training import (
     train_orpo,
     train_sft,
 )
-from mini_agentic_rl.post_training.methods import batched_rows
 from mini_agentic_rl.post_training.rows import preference_rows
+from mini_agentic_rl.post_training.trl import _KTO
 from post_training.samples import conversations, pairs, quick, verdicts
 
 
@@ -62,7 +62,7 @@ def test_the_reference_of_an_adapter_is_that_adapter(
 
 def test_kto_pairs_each_prompt_with_its_neighbours_answer(tiny_folder):
     renderer = ChatRenderer(AutoTokenizer.from_pretrained(tiny_folder))
-    rows = batched_rows(renderer, verdicts(10), KTOSettings(batch_size=4)).rows
+    rows = _KTO(KTOSettings(batch_size=4)).tokenise(renderer, verdicts(10)).rows
     for start in (0, 4, 8):
         batch = rows[start : start + 4]
         answers = [row["completion_ids"] for row in batch]

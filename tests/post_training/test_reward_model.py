@@ -19,8 +19,8 @@ from mini_agentic_rl.post_training import (
     train_reward_model,
     train_sft,
 )
-from mini_agentic_rl.post_training.methods import pair_rows
 from mini_agentic_rl.post_training.models import padding_token
+from mini_agentic_rl.post_training.trl import _RewardModel
 from post_training.samples import conversations, pairs, quick
 
 
@@ -51,7 +51,7 @@ def test_it_tells_held_out_pairs_apart(judge):
 def test_the_saved_model_scores_as_it_was_trained_however_texts_are_padded(judge):
     folder, summary = judge
     model, tokenizer = load_reward_model(folder, device="cpu", dtype="float32")
-    rows = pair_rows(ChatRenderer(tokenizer), pairs(28)[20:], RewardModelSettings()).rows
+    rows = _RewardModel(RewardModelSettings()).tokenise(ChatRenderer(tokenizer), pairs(28)[20:]).rows
     chosen = score(model, tokenizer, [row["chosen_ids"] for row in rows])
     rejected = score(model, tokenizer, [row["rejected_ids"] for row in rows])
     assert (chosen > rejected).all()
@@ -69,7 +69,7 @@ def test_it_is_padded_with_a_token_that_ends_no_answer(tiny_folder):
 
 def test_rewards_keep_float32_under_bfloat16_weights(judge):
     model, tokenizer = load_reward_model(judge[0], device="cpu", dtype="bfloat16")
-    rows = pair_rows(ChatRenderer(tokenizer), pairs(3), RewardModelSettings()).rows
+    rows = _RewardModel(RewardModelSettings()).tokenise(ChatRenderer(tokenizer), pairs(3)).rows
     scores = score(model, tokenizer, [row["chosen_ids"] for row in rows])
     assert scores.dtype == torch.float32
     assert not torch.equal(scores, scores.bfloat16().float())
@@ -93,7 +93,7 @@ def test_every_weight_is_trained_without_lora(tiny_folder, tmp_path):
     summary = train_reward_model(settings, train_rows=pairs(20))
     assert summary["after"]["loss"] < summary["before"]["loss"]
     model, tokenizer = load_reward_model(out, device="cpu", dtype="float32")
-    rows = pair_rows(ChatRenderer(tokenizer), pairs(20), settings).rows
+    rows = _RewardModel(settings).tokenise(ChatRenderer(tokenizer), pairs(20)).rows
     margin = score(model, tokenizer, [row["chosen_ids"] for row in rows]) - score(
         model, tokenizer, [row["rejected_ids"] for row in rows]
     )

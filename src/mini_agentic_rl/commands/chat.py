@@ -91,13 +91,9 @@ class Conversation:
     """Name of the model."""
     console: Console
     """Console for replies and tool calls."""
-    system_prompt: str | None = None
-    """System message of the conversation, if any."""
-    tools: list[dict[str, Any]] = field(default_factory=list)
-    """Tools offered to the model."""
-    use_tool: Callable[[str, str], str] | None = None
-    """Runs a tool: (name, JSON arguments) → text for the model."""
-    max_turns: int = 1
+    offered: ChatTools
+    """System prompt and tools; an empty prompt is left out."""
+    max_turns: int
     """At most this many model calls for one message."""
     sampling: dict[str, Any] = field(default_factory=dict)
     """Further arguments of every call, e.g. temperature."""
@@ -113,8 +109,8 @@ class Conversation:
             KeyboardInterrupt: Ctrl-C during a reply.
         """
         before = list(self.messages)
-        if not self.messages and self.system_prompt:
-            self.messages.append({"role": "system", "content": self.system_prompt})
+        if not self.messages and self.offered.system_prompt:
+            self.messages.append({"role": "system", "content": self.offered.system_prompt})
         self.messages.append({"role": "user", "content": text})
         try:
             for _ in range(self.max_turns):
@@ -123,7 +119,12 @@ class Conversation:
                 if not reply.get("tool_calls"):
                     return TEMPLATE_TAG.sub("", reply["content"]).strip()
                 for call in reply["tool_calls"]:
-                    self._use_tool(call)
+                    name, arguments = call["function"]["name"], call["function"]["arguments"]
+                    run = self.offered.call
+                    result = "error: no tool is offered" if run is None else run(name, arguments)
+                    self._show(f"  → {name} {arguments}", style="cyan")
+                    self._show(f"  ← {result}", style="green")
+                    self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
         except BaseException:
             self.messages = before
             raise
@@ -133,8 +134,8 @@ class Conversation:
     def _reply(self) -> dict[str, Any]:
         """Return one streamed reply as an assistant message with its tags; its text is shown as it arrives."""
         request: dict[str, Any] = {"model": self.model, "messages": self.messages, "stream": True, **self.sampling}
-        if self.tools:
-            request["tools"] = self.tools
+        if self.offered.tools:
+            request["tools"] = list(self.offered.tools)
         stream: Any = self.client.chat.completions.create(**request)
         content, shown, text = "", "", ReplyText()
         calls: dict[int, dict[str, Any]] = {}
@@ -164,13 +165,6 @@ class Conversation:
             reply["tool_calls"] = [calls[index] for index in sorted(calls)]
         return reply
 
-    def _use_tool(self, call: dict[str, Any]) -> None:
-        name, arguments = call["function"]["name"], call["function"]["arguments"]
-        result = "error: no tool is offered" if self.use_tool is None else self.use_tool(name, arguments)
-        self._show(f"  → {name} {arguments}", style="cyan")
-        self._show(f"  ← {result}", style="green")
-        self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-
     def _show(self, text: str, *, end: str = "\n", style: str | None = None) -> None:
         self.console.print(text, end=end, style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -190,15 +184,13 @@ def chat(settings: ChatSettings) -> None:
             trained.adapter,
             trained.name,
         )
-    offered = offered or _tools_of(MATH) or ChatTools("")
+    offered = (offered or _tools_of(MATH) if settings.tools else None) or ChatTools("")
     with open_server(ServeSettings(load=load, server=ServerSettings(port=0))) as server:
         conversation = Conversation(
             client=OpenAI(base_url=server.endpoint, api_key="none", max_retries=0),
             model=server.model_name,
             console=console,
-            system_prompt=offered.system_prompt if settings.tools else None,
-            tools=list(offered.tools) if settings.tools else [],
-            use_tool=offered.call,
+            offered=offered,
             max_turns=settings.max_turns,
             sampling={"temperature": settings.temperature, "max_tokens": settings.max_new_tokens},
         )

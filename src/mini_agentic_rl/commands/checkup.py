@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -107,47 +107,42 @@ def python() -> Check:
 
 def packages() -> Check:
     """Compare the installed packages with the requirements."""
-    required = _requirements()
-    if required is None:
+    try:
+        wrong = _unmet("")
+    except metadata.PackageNotFoundError:
         return Check("Packages", "note", f"{_PACKAGE} runs from its source and is not installed", "pip install -e .")
-    needed = [package for package in required if package.marker is None or package.marker.evaluate({"extra": ""})]
-    wrong = list(_unmet(needed))
     if wrong:
         return Check("Packages", "fault", "; ".join(wrong), f"pip install --upgrade {_PACKAGE}")
     return Check("Packages", "ok", "every required package is installed")
 
 
-def _requirements() -> list[Requirement] | None:
-    """Return the requirements of the installed package; None if it runs from its source."""
-    try:
-        return [Requirement(line) for line in metadata.requires(_PACKAGE) or ()]
-    except metadata.PackageNotFoundError:
-        return None
+def _unmet(extra: str) -> list[str]:
+    """Return what is wrong with the installed version of each package that is required, with or without an extra.
 
-
-def _unmet(requirements: Iterable[Requirement]) -> Iterator[str]:
-    """Yield what is wrong with the installed version of each required package."""
-    for requirement in requirements:
+    Raises:
+        PackageNotFoundError: this package runs from its source.
+    """
+    wrong = []
+    for requirement in map(Requirement, metadata.requires(_PACKAGE) or ()):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
         try:
             version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            yield f"{requirement.name} is missing"
+            wrong.append(f"{requirement.name} is missing")
             continue
         if not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
-            yield f"{requirement.name} is {version}, not {requirement.specifier}"
+            wrong.append(f"{requirement.name} is {version}, not {requirement.specifier}")
+    return wrong
 
 
 def extras() -> Check:
     """List the extras whose packages are all installed."""
-    marked = [(package, package.marker) for package in _requirements() or () if package.marker is not None]
-    optional = [(package, marker) for package, marker in marked if not marker.evaluate({"extra": ""})]
-    complete = []
-    for extra in _EXTRAS:
-        of_extra = [package for package, marker in optional if marker.evaluate({"extra": extra})]
-        if of_extra and not list(_unmet(of_extra)):
-            complete.append(extra)
-    missing = [extra for extra in _EXTRAS if extra not in complete]
-    installed = ", ".join(complete) or "none"
+    try:
+        missing = [extra for extra in _EXTRAS if _unmet(extra)]
+    except metadata.PackageNotFoundError:
+        missing = list(_EXTRAS)
+    installed = ", ".join(extra for extra in _EXTRAS if extra not in missing) or "none"
     return Check("Extras", "ok", f"{installed} (not: {', '.join(missing)})" if missing else installed)
 
 

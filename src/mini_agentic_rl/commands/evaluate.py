@@ -153,17 +153,12 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
 
 def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
     """Return the settings with the tasks of the agent, unless others are given."""
-    own_config = config_of_agent(settings.tasks.agent)
-    if own_config is None:
-        is_command = bool(settings.harness.agent_command)
-        tasks = matching_tasks(settings.tasks, is_command=is_command)
-        if tasks == settings.tasks:
-            return settings
-        changes: dict[str, Any] = {
-            "tasks": tasks.model_dump(include={"dataset"} if is_command else {"agent", "dataset"})
-        }
-        if "max_new_tokens" not in settings.rollouts.model_fields_set:
-            changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset)}
-        return settings.changed(**changes)
-    tasks_of_agent = own_config().tasks.model_dump(exclude={"agent"})
-    return settings.changed(tasks={**tasks_of_agent, **settings.tasks.model_dump(exclude_unset=True)})
+    config_class = config_of_agent(settings.tasks.agent)
+    if config_class is not None:
+        tasks_of_agent = config_class().tasks.model_dump(exclude={"agent"})
+        return settings.changed(tasks={**tasks_of_agent, **settings.tasks.model_dump(exclude_unset=True)})
+    tasks = matching_tasks(settings.tasks, is_command=bool(settings.harness.agent_command))
+    changes: dict[str, Any] = {"tasks": tasks}
+    if tasks != settings.tasks and "max_new_tokens" not in settings.rollouts.model_fields_set:
+        changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset)}
+    return settings.changed(**changes)

@@ -124,16 +124,19 @@ def settings_command(
             _parameter(kind, setting, is_hidden=bool(short_help) and setting.name not in short_help)
             for setting in settings
         ]
+        further: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {}  # options that are no settings
         if has_file:
             about = "File with settings, YAML, TOML or JSON: its values are the defaults; options win."
-            parameters.append(_own_parameter("config", None, Path | None, about))
-            about = "Print the settings as YAML, and do nothing else."
-            parameters.append(_own_parameter("print_config", False, bool, about))
+            further["config"] = (Path | None, None, about, {})
+            further["print_config"] = (bool, False, "Print the settings as YAML, and do nothing else.", {})
         if short_help:
             about = f"Show all {len(settings)} options, and exit."
-            parameters.append(_own_parameter("help_all", False, bool, about, is_eager=True, callback=_show_all))
-        about = "Show debug messages, and the traceback of an error."
-        parameters.append(_own_parameter("debug", False, bool, about))
+            further["help_all"] = (bool, False, about, {"is_eager": True, "callback": _show_all})
+        further["debug"] = (bool, False, "Show debug messages, and the traceback of an error.", {})
+        for option, (annotation, default, about, how) in further.items():
+            flag = "--" + option.replace("_", "-")
+            information = typer.Option(flag, help=about, rich_help_panel=COMMAND_PANEL, **how)
+            parameters.append(_keyword(option, default, annotation, information))
         parameters.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -261,12 +264,6 @@ def _parameter(kind: type[Settings], setting: Setting, *, is_hidden: bool) -> in
         option = f"{option}/--no-{option.removeprefix('--')}"
     information = typer.Option(option, help=about, metavar=placeholder, rich_help_panel=setting.panel, hidden=is_hidden)
     return _keyword(name, setting.default, _option_type(name, annotation), information)
-
-
-def _own_parameter(name: str, default: Any, kind: Any, about: str, **options: Any) -> inspect.Parameter:
-    """Return an option of every command that is no setting."""
-    option = typer.Option("--" + name.replace("_", "-"), help=about, rich_help_panel=COMMAND_PANEL, **options)
-    return _keyword(name, default, kind, option)
 
 
 def _keyword(name: str, default: Any, kind: Any, information: Any) -> inspect.Parameter:

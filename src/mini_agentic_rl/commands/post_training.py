@@ -69,17 +69,17 @@ def training_command(name: str) -> Callable[[PostTrainingSettings], None]:
 
 def merge(settings: MergeSettings) -> None:
     """Merge an adapter into its base model, and check that the merged model gives the same tokens."""
-    from ..post_training.export import merge
+    from .. import post_training
 
-    summary = merge(settings)
+    summary = post_training.merge(settings)
     show(settings, summary, lambda console: _show_written(console, summary))
 
 
 def export(settings: ExportSettings) -> None:
     """Export a trained adapter: merged into its base, as a plain peft adapter, or as a GGUF file."""
-    from ..post_training.export import export
+    from .. import post_training
 
-    summary = export(settings)
+    summary = post_training.export(settings)
     show(settings, summary, lambda console: _show_written(console, summary))
 
 

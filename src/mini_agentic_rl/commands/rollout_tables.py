@@ -1,4 +1,4 @@
-"""Rollouts, attempts, spans, workers and conversations as Rich tables."""
+"""Rollouts, attempts, spans, workers and conversations, as `--json` prints them, in Rich tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel
 from rich.console import Group, RenderableType
@@ -17,8 +17,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..metrics import counted
-from ..types import Attempt, AttemptedRollout, Rollout, Span, Worker
 from ..visible_text import visible, visible_line
+
+Row: TypeAlias = Mapping[str, Any]
+"""A rollout, an attempt, a span or a worker as JSON values."""
 
 _ROLE_COLOURS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("system", "developer"), "magenta"),
@@ -43,41 +45,28 @@ def as_json(item: BaseModel) -> Any:
     return _finite(item.model_dump(mode="json", fallback=str))
 
 
-def rollout_table(rollouts: Sequence[Rollout]) -> Table:
+def rollout_table(rollouts: Sequence[Row]) -> Table:
     """Return a table of two lines for each rollout: id and time, status and attempt, task and reason of a failure."""
     table = Table("rollout", "status", "task, and why it failed")
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
     for rollout in rollouts:
-        attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
-        when = " ".join(filter(None, (rollout.mode, _clock(rollout.start_time))))
-        tries = "" if attempt is None else f"try {attempt.sequence_id} of {rollout.config.max_attempts}"
-        took = _took(rollout.start_time, rollout.end_time)
+        attempt = rollout.get("attempt")
+        when = " ".join(filter(None, (rollout["mode"], _clock(rollout["start_time"]))))
+        tries = attempt and f"try {attempt['sequence_id']} of {rollout['config']['max_attempts']}"
+        took = _took(rollout["start_time"], rollout["end_time"])
         table.add_row(
-            Text.assemble(visible_line(rollout.rollout_id), "\n", (when, "dim")),
-            Text.assemble(_status(rollout.status), "\n", (", ".join(filter(None, (tries, took))), "dim")),
-            Text.assemble(_preview(rollout.input), "\n", (_shortened(_reason(attempt)), "red")),
+            Text.assemble(visible_line(rollout["rollout_id"]), "\n", (when, "dim")),
+            Text.assemble(_status(rollout["status"]), "\n", (", ".join(filter(None, (tries, took))), "dim")),
+            Text.assemble(_preview(rollout["input"]), "\n", (_shortened(_reason(attempt)), "red")),
         )
     return table
 
 
-def rollout_parts(
-    rollout: Rollout,
-    attempts: Sequence[Mapping[str, Any]],
-    reward: float | None,
-    components: Mapping[str, float],
-    conversations: Sequence[Mapping[str, Any]],
-) -> list[RenderableType]:
-    """Return what shows a rollout: its facts, its attempts, and its conversations.
-
-    Args:
-        attempts: as JSON values with the number of their spans, oldest first.
-        reward: final reward of the latest attempt.
-        components: its values by name.
-        conversations: see `adapter.conversations`.
-    """
-    parts: list[RenderableType] = [_facts_table(rollout, reward, components), _attempt_table(attempts)]
-    ids = [str(attempt["attempt_id"]) for attempt in attempts]
-    for conversation in conversations:
+def rollout_parts(rollout: Row) -> list[RenderableType]:
+    """Return what shows a rollout: its facts, its `attempts` (oldest first) and its `conversations`."""
+    parts: list[RenderableType] = [_facts_table(rollout), _attempt_table(rollout["attempts"])]
+    ids = [str(attempt["attempt_id"]) for attempt in rollout["attempts"]]
+    for conversation in rollout["conversations"]:
         head = ["Conversation"]
         if len(ids) > 1 and conversation["attempt"] in ids:
             head.append(f"attempt {ids.index(conversation['attempt']) + 1}")
@@ -89,32 +78,32 @@ def rollout_parts(
     return parts
 
 
-def _facts_table(rollout: Rollout, reward: float | None, components: Mapping[str, float]) -> Table:
+def _facts_table(rollout: Row) -> Table:
     """Return a table of the facts of a rollout, one a line."""
-    table = Table(title=visible_line(rollout.rollout_id), show_header=False)
-    config = {name: value for name, value in as_json(rollout.config).items() if value not in (None, [])}
-    attempt = rollout.attempt if isinstance(rollout, AttemptedRollout) else None
+    table = Table(title=visible_line(rollout["rollout_id"]), show_header=False)
+    config = {name: value for name, value in rollout["config"].items() if value not in (None, [])}
+    reward, components = rollout["reward"], rollout["rewards"]
     shown_reward = "" if reward is None else f"{reward:g}"
     if reward is not None and len(components) > 1:
         shown_reward += f" ({', '.join(f'{visible_line(name)} {value:g}' for name, value in components.items())})"
     for name, value in (
-        ("status", _status(rollout.status)),
-        ("why", _text(_reason(attempt))),
+        ("status", _status(rollout["status"])),
+        ("why", _text(_reason(rollout.get("attempt")))),
         ("reward", shown_reward),
-        ("mode", rollout.mode or ""),
-        ("task", _text(rollout.input)),
-        ("resources", rollout.resources_id or ""),
+        ("mode", rollout["mode"] or ""),
+        ("task", _text(rollout["input"])),
+        ("resources", rollout["resources_id"] or ""),
         ("config", _text(config)),
-        ("metadata", _text(rollout.metadata or "")),
-        ("queued", _clock(rollout.start_time)),
-        ("took", _took(rollout.start_time, rollout.end_time)),
+        ("metadata", _text(rollout["metadata"] or "")),
+        ("queued", _clock(rollout["start_time"])),
+        ("took", _took(rollout["start_time"], rollout["end_time"])),
     ):
         if str(value):
             table.add_row(name, value)
     return table
 
 
-def _attempt_table(attempts: Sequence[Mapping[str, Any]]) -> Table:
+def _attempt_table(attempts: Sequence[Row]) -> Table:
     table = Table("#", "attempt", "status", "worker", "started", "took", "spans", "why", title="Attempts")
     table.columns[1].overflow = "fold"
     for attempt in attempts:
@@ -131,7 +120,7 @@ def _attempt_table(attempts: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _message(message: Mapping[str, Any]) -> Group:
+def _message(message: Row) -> Group:
     role = message["role"]
     head = Text(visible_line(role) or "?", f"bold {_ROLE_COLOURS.get(role, 'cyan')}")
     if message["answers"]:
@@ -152,43 +141,44 @@ def _cut_text(text: Mapping[str, Any], style: str) -> Text:
     return shown
 
 
-def span_table(spans: Sequence[Span]) -> Table:
+def span_table(spans: Sequence[Row]) -> Table:
     """Return a table of one line for each span; times are seconds since the first span began."""
     table = Table("#", "span", "at", "took", "status", "attributes")
-    begin = min((span.start_time for span in spans if span.start_time is not None), default=0.0)
+    begin = min((span["start_time"] for span in spans if span["start_time"] is not None), default=0.0)
     for span in spans:
         table.add_row(
-            str(span.sequence_id),
-            Text(visible_line(span.name)),
-            "" if span.start_time is None else f"{span.start_time - begin:.2f} s",
-            _took(span.start_time, span.end_time),
-            span.status.status_code,
-            Text("\n".join(f"{name} = {_shortened(value)}" for name, value in span.attributes.items())),
+            str(span["sequence_id"]),
+            Text(visible_line(span["name"])),
+            "" if span["start_time"] is None else f"{span['start_time'] - begin:.2f} s",
+            _took(span["start_time"], span["end_time"]),
+            span["status"]["status_code"],
+            Text("\n".join(f"{name} = {_shortened(value)}" for name, value in span["attributes"].items())),
         )
     return table
 
 
-def worker_table(workers: Sequence[Worker]) -> Table:
+def worker_table(workers: Sequence[Row]) -> Table:
     """Return a table of one line for each worker."""
     table = Table("worker", "status", "rollout", "last heartbeat", "last claim")
     now = time.time()
     for worker in workers:
-        times = (worker.last_heartbeat_time, worker.last_dequeue_time)
+        times = (worker["last_heartbeat_time"], worker["last_dequeue_time"])
         table.add_row(
-            Text(visible_line(worker.worker_id)),
-            _status(worker.status),
-            Text(visible_line(worker.current_rollout_id or "")),
+            Text(visible_line(worker["worker_id"])),
+            _status(worker["status"]),
+            Text(visible_line(worker["current_rollout_id"] or "")),
             *("" if seconds is None else f"{max(0.0, now - seconds):.0f} s ago" for seconds in times),
         )
     return table
 
 
-def _reason(attempt: Attempt | None) -> Any:
+def _reason(attempt: Row | None) -> Any:
     if attempt is None:
         return ""
-    if "error" in attempt.metadata:
-        return attempt.metadata["error"]
-    return f"the attempt's status is {attempt.status}" if attempt.status in ("timeout", "unresponsive") else ""
+    if "error" in attempt["metadata"]:
+        return attempt["metadata"]["error"]
+    status = attempt["status"]
+    return f"the attempt's status is {status}" if status in ("timeout", "unresponsive") else ""
 
 
 def _status(status: str) -> Text:
@@ -196,8 +186,7 @@ def _status(status: str) -> Text:
 
 
 def _text(value: Any) -> Text:
-    text = value if isinstance(value, str) else json.dumps(_finite(value), ensure_ascii=False, default=str)
-    return Text(visible(text))
+    return Text(visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
 
 
 def _preview(value: Any) -> Text:

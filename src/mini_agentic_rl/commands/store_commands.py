@@ -125,12 +125,14 @@ def list_rollouts(settings: RolloutListSettings) -> None:
     """List rollouts, the newest first, with their status, their attempts and why they failed."""
     rollouts, total = _with_store(settings, lambda store: _newest(store, settings))
 
-    def tables(console: Console) -> None:
-        console.print(rollout_table(rollouts))
-        if total > len(rollouts):
-            console.print(f"{len(rollouts)} of {counted(total, 'rollout')}; --limit shows more", style="dim")
+    rows = [as_json(rollout) for rollout in rollouts]
 
-    show(settings, [as_json(rollout) for rollout in rollouts], tables, ascii_only=True)
+    def tables(console: Console) -> None:
+        console.print(rollout_table(rows))
+        if total > len(rows):
+            console.print(f"{len(rows)} of {counted(total, 'rollout')}; --limit shows more", style="dim")
+
+    show(settings, rows, tables, ascii_only=True)
 
 
 @settings_command(rollouts_app, "show", RolloutShowSettings, log_level="WARNING", has_file=False)
@@ -152,24 +154,15 @@ def show_rollout(settings: RolloutShowSettings) -> None:
     latest = spans_by_attempt[-1] if spans_by_attempt else []
     reward_spans = find_reward_spans(latest)
     rewards = {reward.name: reward.value for reward in get_rewards_from_span(reward_spans[-1])} if reward_spans else {}
-    reward = find_final_reward(latest)
-    talks: Sequence[Mapping[str, Any]] = ()
-    if settings.conversation:
-        spans = [span for of_attempt in spans_by_attempt for span in of_attempt]
-        talks = conversations(spans, shown=10**9 if settings.full else _SHOWN)
+    spans = [span for of_attempt in spans_by_attempt for span in of_attempt] if settings.conversation else []
     result = {
         **as_json(rollout),
         "attempts": attempts,
-        "reward": reward,
+        "reward": find_final_reward(latest),
         "rewards": rewards,
-        "conversations": list(talks),
+        "conversations": list(conversations(spans, shown=10**9 if settings.full else _SHOWN)),
     }
-
-    def tables(console: Console) -> None:
-        for part in rollout_parts(rollout, attempts, reward, rewards, talks):
-            console.print(part)
-
-    show(settings, result, tables, ascii_only=True)
+    show(settings, result, lambda console: console.print(*rollout_parts(result), sep="\n"), ascii_only=True)
 
 
 @settings_command(rollouts_app, "retry", RolloutRetrySettings, log_level="WARNING", has_file=False)
@@ -204,16 +197,15 @@ def show_spans(settings: SpanShowSettings) -> None:
         attempt_id = await _attempt_id(store, rollout.rollout_id, settings.attempt)
         return list(await store.query_spans(rollout.rollout_id, attempt_id))
 
-    spans = _with_store(settings, read)
-    result = [as_json(span) for span in spans]
-    show(settings, result, lambda console: console.print(span_table(spans)), ascii_only=True)
+    result = [as_json(span) for span in _with_store(settings, read)]
+    show(settings, result, lambda console: console.print(span_table(result)), ascii_only=True)
 
 
 def show_workers(settings: WorkerSettings) -> None:
     """List the workers: what each is doing, and its last heartbeat."""
     workers = _with_store(settings, lambda store: store.query_workers(sort_by="worker_id"))
     result = [as_json(worker) for worker in workers]
-    show(settings, result, lambda console: console.print(worker_table(workers)), ascii_only=True)
+    show(settings, result, lambda console: console.print(worker_table(result)), ascii_only=True)
 
 
 def import_records(settings: ImportSettings) -> None:

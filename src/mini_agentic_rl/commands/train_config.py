@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Type
 from pydantic import Field, ValidationInfo, field_validator
 
 from ..algorithm import PRESETS, GRPOSettings, PPOSettings, WarmStartSettings, is_preset
-from ..config import COMMANDS_AT_ONCE, TOKENS_OF_COMMAND, WITHOUT_OPTION, HarnessSettings, JsonSettings, Settings
+from ..config import COMMANDS_AT_ONCE, TOKENS_OF_COMMAND, WITHOUT_OPTION, HarnessSettings, JsonSettings
 from ..datasets import MATH, family_type
 from ..environments import tokens_of_call, training_defaults
 from ..errors import UserError
@@ -47,38 +47,10 @@ GRPO_ALONE: Sequence[str] = [name for name in GRPOSettings.model_fields if name 
 """Settings of the loop that only GRPO and its variants have."""
 _UNSAFE = re.compile(r"[^\w.-]+")
 """Characters that are replaced in the name of a folder."""
-_RARE: Final[Mapping[str, Sequence[str]]] = {
-    "loop": (
-        *("normalize_advantage", "advantage_normalization", "separate_rewards", "separate_reward_weights"),
-        *("distillation", "teacher_coef", "teacher_top_k", "echo_coef", "credit_discount", "kl_estimator"),
-        *("gamma", "gae_lambda", "value_clip", "value_coef", "value_learning_rate", "value_warmup_steps"),
-        *("value_trains_adapter", "kl_in_reward", "overlong_penalty", "minibatches", "divergence_bound"),
-        *("importance_cap", "importance_floor", "eval_every", "validation_every", "patience"),
-        *("max_sampling_rounds", "max_attempts", "max_trajectory_tokens"),
-    ),
-    "warm_start": ("learning_rate", "batch_size", "schedule"),
-    "learner": ("warmup_steps", "flex_attention"),
-    "run": ("metrics_host",),
-    "export": ("otlp_messages", "otlp_tokens"),
-    "harness": (
-        *("agent_fields", "scratch_folder", "tampering", "sandbox_image", "sandbox_namespace", "test_seconds"),
-        *("sandbox_cpu_seconds", "sandbox_cpus", "sandbox_processes", "sandbox_file_mib", "sandbox_disk_mib"),
-        "sandbox_output_kib",
-    ),
-    "ranks": ("rank_timeout",),
-    "sampling": ("sampler_args", "sampler_timeout", "sampler_silence", "parity_bound"),
-    "ray": ("runner_gpus",),
-}
-"""Settings by group that have no command-line option; a file of `--config` or Python sets them."""
 
 
 def _paths(group: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{group}.{name}" for name in names)
-
-
-def _with_option(group: str, kind: type[Settings]) -> tuple[str, ...]:
-    """Return the paths of the settings of a group that have an option."""
-    return _paths(group, *(name for name in kind.model_fields if name not in _RARE.get(group, ())))
 
 
 def _main_job_defaults() -> Mapping[str, Any]:
@@ -116,7 +88,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             *_paths("run", "console", "loggers", "metrics_port"),
             *("export.otlp", "run.resume", "run.overwrite", "json_output"),
         ),
-        "Agent that is a command": _with_option("harness", HarnessSettings),
+        "Agent that is a command": ("harness.*",),
         "Warm-up (SFT)": ("warm_start.examples", "warm_start.until"),
         "Reinforcement learning": (
             *("algorithm", "backend"),
@@ -128,7 +100,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             *("engine.cache_mib", "engine.cuda_graphs", "ranks.shard"),
             *_paths("loop", "gateway_port", "gateway_host", "gateway_url", "rollout_timeout", "on_failure"),
         ),
-        "Servers that sample": _with_option("sampling", SamplerSettings),
+        "Servers that sample": ("sampling.*",),
         "Rewards and loss": _paths(
             *("loop", "baseline", "policy_loss", "clip_ratio", "clip_ratio_high", "loss_aggregation"),
             *("importance_correction", "max_update_kl", "kl_coef", "entropy_coef", "mask_truncated"),
@@ -136,8 +108,24 @@ class TrainConfig(RunnerSettings, JsonSettings):
         ),
         "Teachers, and what is imitated": _paths("loop", "reward_coef", "teacher", "sft_coef", "sft_per_step"),
         "Limits of a rollout": ("limits.*",),
-        "Runners": ("n_runners", "strategy", *_with_option("ray", RaySettings)),
-        WITHOUT_OPTION: tuple(path for group, names in _RARE.items() for path in _paths(group, *names)),
+        "Runners": ("n_runners", "strategy", "ray.*"),
+        WITHOUT_OPTION: (
+            *_paths("loop", "normalize_advantage", "advantage_normalization", "separate_rewards"),
+            *_paths("loop", "separate_reward_weights", "distillation", "teacher_coef", "teacher_top_k", "echo_coef"),
+            *_paths("loop", "credit_discount", "kl_estimator", "gamma", "gae_lambda", "value_clip", "value_coef"),
+            *_paths("loop", "value_learning_rate", "value_warmup_steps", "value_trains_adapter", "kl_in_reward"),
+            *_paths("loop", "overlong_penalty", "minibatches", "divergence_bound", "importance_cap"),
+            *_paths("loop", "importance_floor", "eval_every", "validation_every", "patience", "max_sampling_rounds"),
+            *_paths("loop", "max_attempts", "max_trajectory_tokens"),
+            *_paths("warm_start", "learning_rate", "batch_size", "schedule"),
+            *_paths("learner", "warmup_steps", "flex_attention"),
+            *("run.metrics_host", *_paths("export", "otlp_messages", "otlp_tokens")),
+            *_paths("harness", "agent_fields", "scratch_folder", "tampering", "sandbox_image", "sandbox_namespace"),
+            *_paths("harness", "test_seconds", "sandbox_cpu_seconds", "sandbox_cpus", "sandbox_processes"),
+            *_paths("harness", "sandbox_file_mib", "sandbox_disk_mib", "sandbox_output_kib"),
+            *("ranks.rank_timeout", "ray.runner_gpus"),
+            *_paths("sampling", "sampler_args", "sampler_timeout", "sampler_silence", "parity_bound"),
+        ),
     }
     helps: ClassVar[Mapping[str, str]] = {
         "loop.max_new_tokens": "At most this many sampled tokens in one model call; the default depends on the agent: "
@@ -235,31 +223,25 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
         config = config.changed(loop={"tool_format": "auto"})
     if type(config) is not TrainConfig:
         return config
-    tasks = matching_tasks(config.tasks, is_command=bool(config.harness.agent_command))
-    changes: dict[str, Any] = {}
-    if tasks != config.tasks:
-        changes["tasks"] = tasks.model_dump(
-            include={"dataset"} if config.harness.agent_command else {"agent", "dataset"}
-        )
-        if "output_dir" not in config.run.model_fields_set:
-            # the default, outputs/math-agent, is the folder of the main job
-            agent = tasks.dataset if tasks.agent == MATH else tasks.agent
-            name = _UNSAFE.sub("-", agent.removeprefix(ENV).partition("?")[0])
-            changes["run"] = {"output_dir": Path("outputs", f"{name.strip('-')}-agent")}
-    if config.harness.agent_command:
-        if "output_dir" not in config.run.model_fields_set:
-            changes["run"] = {"output_dir": Path("outputs/command-agent")}
-        if "n_runners" not in config.model_fields_set:
-            changes["n_runners"] = COMMANDS_AT_ONCE
+    is_command = bool(config.harness.agent_command)
+    tasks = matching_tasks(config.tasks, is_command=is_command)
+    changes: dict[str, Any] = {"tasks": tasks}
+    if "output_dir" not in config.run.model_fields_set and (is_command or tasks != config.tasks):
+        # the default, outputs/math-agent, is the folder of the main job
+        agent = "command" if is_command else tasks.dataset if tasks.agent == MATH else tasks.agent
+        name = _UNSAFE.sub("-", agent.removeprefix(ENV).partition("?")[0])
+        changes["run"] = {"output_dir": Path("outputs", f"{name.strip('-')}-agent")}
+    if is_command and "n_runners" not in config.model_fields_set:
+        changes["n_runners"] = COMMANDS_AT_ONCE
     mixes = isinstance(config.loop, GRPOSettings) and config.backend == "native" and config.warm_start.examples > 0
-    agent = "" if config.harness.agent_command else tasks.agent
+    agent = "" if is_command else tasks.agent
     whole_steps = config.loop.max_staleness == 0
     for path, value in training_defaults(agent, tasks.dataset, mixes=mixes, whole_steps=whole_steps).items():
         group, name = path.split(".")
         settings = getattr(config, group)
         if name not in settings.model_fields_set and getattr(settings, name) != value:
             changes.setdefault(group, {})[name] = value
-    return config.changed(**changes) if changes else config
+    return config.changed(**changes)
 
 
 class PlanSettings(JsonSettings):

@@ -9,8 +9,9 @@ import types
 from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from pydantic import TypeAdapter
+
 _NOTHING = frozenset({"none", "null", "nil", "~"})
-_TRUE, _FALSE = frozenset({"1", "true", "t", "yes", "y"}), frozenset({"0", "false", "f", "no", "n"})
 
 
 def lightning_cli(*classes: type[Any]) -> Any:
@@ -67,21 +68,19 @@ def _reading(hint: Any) -> dict[str, Any]:
     optional = is_union and type(None) in get_args(hint)
     for choice in choices:
         if get_origin(choice) is list or choice is list:
-            item = (*get_args(choice), str)[0]
-            return {"nargs": "*", "type": _reader(item, False)}
-    plain = [choice for choice in choices if choice in (bool, int, float, str) or get_origin(choice) is Literal]
-    return {"type": _reader(plain[0] if plain else str, optional)}
+            return {"nargs": "*", "type": _reader((*get_args(choice), str)[0], optional=False)}
+    return {"type": _reader(next(filter(_is_plain, choices), str), optional=optional)}
 
 
-def _reader(kind: Any, optional: bool) -> Callable[[str], Any]:
+def _is_plain(hint: Any) -> bool:
+    return hint in (bool, int, float, str) or get_origin(hint) is Literal
+
+
+def _reader(kind: Any, *, optional: bool) -> Callable[[str], Any]:
+    plain = TypeAdapter[Any](kind if _is_plain(kind) else str)
+
     def read(text: str) -> Any:
-        if optional and text.lower() in _NOTHING:
-            return None
-        if kind is bool:
-            if text.lower() in _TRUE | _FALSE:
-                return text.lower() in _TRUE
-            raise argparse.ArgumentTypeError(f"expected true or false, not {text!r}")
-        return kind(text) if kind in (int, float) else text
+        return None if optional and text.lower() in _NOTHING else plain.validate_python(text)
 
-    read.__name__ = getattr(kind, "__name__", "value")
+    read.__name__ = getattr(kind, "__name__", "value")  # argparse names the type in errors
     return read

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Final, get_args
@@ -62,8 +62,8 @@ class Settings(BaseModel):
     helps: ClassVar[Mapping[str, str]] = {}
     """Descriptions that differ from those where the settings are declared, by path."""
     panels: ClassVar[Mapping[str, Sequence[str]]] = {}
-    """Panels of the help page, each with the paths of its settings in order; `group.*` is a whole group. Only
-    these settings have a name and an option; without panels every field has."""
+    """Panels of the help page, each with the paths of its settings in order; `group.*` is all of a group that is not
+    named elsewhere. Only these settings have a name and an option; without panels every field has."""
 
     @classmethod
     def settings(cls) -> Mapping[str, Setting]:
@@ -181,20 +181,20 @@ class PollSettings(Settings):
     """Seconds between two polls."""
 
 
-def restated(kind: type[Settings], path: str, default: Any, help: str | None = None, **bounds: float) -> Any:
+def restated(kind: type[Settings], name: str, default: Any, help: str | None = None, **bounds: float) -> Any:
     """Return the field of a setting of another class, with its bounds and description, to declare it under another name
     or default.
 
     Args:
         kind: class that declares the setting.
-        path: path of the setting in that class.
+        name: name of the setting in that class.
         default: new default.
         help: new description; None keeps that of the setting.
         bounds: new `ge`, `gt`, `le` and `lt`, where they differ.
     """
-    field = _field_at(kind, path.split("."))
+    field = kind.model_fields[name]
     usual = {name: getattr(bound, name) for bound in field.metadata for name in _BOUNDS if hasattr(bound, name)}
-    extra: Any = {**extra_of(field), "restates": path}
+    extra: Any = {**extra_of(field), "restates": name}
     return Field(
         default=default,
         repr=field.repr,
@@ -231,15 +231,20 @@ def _groups(kind: type[Settings]) -> Mapping[str, Sequence[type[Settings]]]:
 
 @cache
 def _settings(kind: type[Settings]) -> Mapping[str, Setting]:
-    paths: list[tuple[tuple[str, ...], str | None]]
+    paths: dict[tuple[str, ...], str | None]
+    paths = {(name,): extra_of(field).get("panel") for name, field in kind.model_fields.items()}
     if kind.panels:
-        paths = [
-            (path, panel) for panel, texts in kind.panels.items() for text in texts for path in _spread(kind, text)
-        ]
-    else:
-        paths = [((name,), extra_of(field).get("panel")) for name, field in kind.model_fields.items()]
+        named = {text for texts in kind.panels.values() for text in texts}
+        paths = {}
+        for text, title in ((text, title) for title, texts in kind.panels.items() for text in texts):
+            group, _, name = text.partition(".")
+            if name == "*":
+                fields = _groups(kind)[group][0].model_fields
+                paths |= {(group, field): title for field in fields if f"{group}.{field}" not in named}
+            else:
+                paths[tuple(text.split("."))] = title
     settings: dict[str, Setting] = {}
-    for path, panel in paths:
+    for path, panel in paths.items():
         setting = _setting(kind, path, panel)
         if setting.name in settings:
             other = settings[setting.name].path
@@ -248,50 +253,29 @@ def _settings(kind: type[Settings]) -> Mapping[str, Setting]:
     return settings
 
 
-def _spread(kind: type[Settings], text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of a text in `panels`."""
-    group, _, rest = text.partition(".")
-    if rest == "*":
-        yield from ((group, name) for name in _groups(kind)[group][0].model_fields)
-    else:
-        yield tuple(text.split("."))
-
-
 def _setting(kind: type[Settings], path: tuple[str, ...], panel: str | None) -> Setting:
-    field = _field_at(kind, path)
+    """Return a setting; the outermost class that has another default or description of it decides."""
+    defaults: list[Any] = []
+    helps: list[str] = []
+    homes: Sequence[type[Settings]] = (kind,)
+    for depth, name in enumerate(path):
+        home = next((home for home in homes if name in home.model_fields), None)
+        if home is None:
+            raise TypeError(f"{kind.__name__} has no setting {'.'.join(path)!r}")
+        field, inner_path = home.model_fields[name], ".".join(path[depth:])
+        defaults += [home.defaults[inner_path]] if inner_path in home.defaults else []
+        helps += [home.helps[inner_path]] if inner_path in home.helps else []
+        homes = _groups(home).get(name, ())
     option = str(extra_of(field).get("option", "")).removeprefix("--").replace("-", "_")
-    default, description = field.get_default(call_default_factory=True), field.description or ""
-    for home, rest in reversed(list(_homes(kind, path))):  # the outermost class decides
-        inner_path = ".".join(rest)
-        default = home.defaults.get(inner_path, default)
-        description = home.helps.get(inner_path, description)
     return Setting(
         path=path,
         name=option if option and len(path) > 1 else path[-1],
         field=field,
-        default=default,
-        help=" ".join(description.split()),
+        default=[*defaults, field.get_default(call_default_factory=True)][0],
+        help=" ".join([*helps, field.description or ""][0].split()),
         panel=panel,
         is_open=kind.defaults.get(".".join(path), ...) is None,
     )
-
-
-def _field_at(kind: type[Settings], path: Sequence[str]) -> FieldInfo:
-    for home, rest in _homes(kind, path):
-        if len(rest) == 1:
-            return home.model_fields[rest[0]]
-    raise TypeError(f"{kind.__name__} has no setting {'.'.join(path)!r}")
-
-
-def _homes(kind: type[Settings], path: Sequence[str]) -> Iterator[tuple[type[Settings], Sequence[str]]]:
-    """Yield the classes on the way to a setting, each with the rest of the path; of a union the class that has it."""
-    if path[0] in kind.model_fields:
-        yield kind, path
-        for inner in _groups(kind).get(path[0], ()) if len(path) > 1 else ():
-            homes = list(_homes(inner, path[1:]))
-            if homes:
-                yield from homes
-                return
 
 
 def _grouped(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:

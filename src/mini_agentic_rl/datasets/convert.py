@@ -17,24 +17,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from .messages import ShapeError
-from .preferences import Preference, PreferenceFields, read_preference
-from .records import BadRecord, Record, read_records
+from .preferences import PreferenceFields, read_preference
+from .records import BadRecord, read_records
 from .rows import DatasetError
 
 DUPLICATE = "the same as an earlier record"
 CONTRADICTION = "prefers the other answer of an earlier record"
 EXAMPLES = 5
 """Records of each reason that the report shows."""
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A record that was left out."""
-
-    place: int
-    """Its line, or its number in .json and .parquet files; from 1 on."""
-    detail: str
-    """Detail of this record; may be empty."""
 
 
 @dataclass
@@ -47,15 +37,15 @@ class ConversionReport:
     """Number of written records by their shape in `preferences.SHAPES`."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Number of records left out, by reason."""
-    examples: dict[str, list[Dropped]] = field(default_factory=dict)
-    """The first records left out, by reason."""
+    examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """The first records left out, by reason: `line` (in .json and .parquet files the number) and `detail`."""
 
     def drop(self, reason: str, place: int, detail: str = "") -> None:
         """Count a record that was left out."""
         self.dropped[reason] += 1
-        shown = self.examples.setdefault(reason, [])
-        if len(shown) < EXAMPLES:
-            shown.append(Dropped(place, detail))
+        first = self.examples.setdefault(reason, [])
+        if len(first) < EXAMPLES:
+            first.append({"line": place, "detail": detail})
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as a JSON object, the commonest reasons first."""
@@ -64,11 +54,7 @@ class ConversionReport:
             "written": self.written,
             "shapes": dict(self.shapes.most_common()),
             "dropped": {
-                reason: {
-                    "count": count,
-                    "first": [{"line": record.place, "detail": record.detail} for record in self.examples[reason]],
-                }
-                for reason, count in self.dropped.most_common()
+                reason: {"count": count, "first": self.examples[reason]} for reason, count in self.dropped.most_common()
             },
         }
 
@@ -89,8 +75,16 @@ def convert_preferences(source: Path, target: Path, *, fields: PreferenceFields 
     with _written_whole(target) as file:
         for place, record in read_records(source, setting="input"):
             report.read += 1
-            pair = _read(record, fields, place, report)
-            if pair is None:
+            if isinstance(record, BadRecord):
+                report.drop(record.reason, place, record.detail)
+                continue
+            try:
+                pair = read_preference(record, fields)
+            except ShapeError as error:
+                report.drop(error.reason, place, str(error).removeprefix(error.reason).removeprefix(": "))
+                continue
+            except RecursionError:
+                report.drop("nested too deeply", place)
                 continue
             prompt, chosen, rejected = (
                 json.dumps(messages, sort_keys=True) for messages in (pair.prompt, pair.chosen, pair.rejected)
@@ -110,21 +104,6 @@ def convert_preferences(source: Path, target: Path, *, fields: PreferenceFields 
                 f"{source}: no record is a preference ({reasons or 'the file is empty'})", setting="input"
             )
     return report
-
-
-def _read(
-    record: Record | BadRecord, fields: PreferenceFields | None, place: int, report: ConversionReport
-) -> Preference | None:
-    if isinstance(record, BadRecord):
-        report.drop(record.reason, place, record.detail)
-        return None
-    try:
-        return read_preference(record, fields)
-    except ShapeError as error:
-        report.drop(error.reason, place, str(error).removeprefix(error.reason).removeprefix(": "))
-    except RecursionError:
-        report.drop("nested too deeply", place)
-    return None
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -26,7 +26,7 @@ from .families import MATH, family_type, find_family, task_names
 from .formats import FORMS, Example, Form, examples_of, prompt_key, task_example
 from .messages import ShapeError, refuse_untrained_row
 from .preferences import with_json_read
-from .records import SUFFIXES, Located, is_data_file, is_hub_name, load_folder, load_hub, located, stem
+from .records import SUFFIXES, Located, Record, is_data_file, is_hub_name, load_folder, load_hub, located, stem
 from .rows import SPLITS, DatasetError, Row, TaskRows, choose, digest, final_answer, meant, select
 
 logger = logging.getLogger(__name__)
@@ -112,18 +112,20 @@ def _load_parts(name: str) -> dict[str, list[Located]]:
     )
 
 
-def _default_id(name: str, part: str, number: int) -> str:
-    """Return the `id` of a record without one: after its split, or the file that is in no splits, and its number."""
-    return f"{stem(Path(name)) if part == 'all' else part}-{number}"
+def _numbered(parts: Mapping[str, Sequence[Located]], name: str) -> Iterator[tuple[str, str, str, Record]]:
+    """Yield split, place and record of each record, and before it the `id` of a record without one: its number after
+    the split, or after the file that is in no splits."""
+    for part, records in parts.items():
+        prefix = stem(Path(name)) if part == "all" else part
+        for number, (where, record) in enumerate(records, 1):
+            yield part, where, f"{prefix}-{number}", record
 
 
 def _tasks_of_parts(parts: Mapping[str, Sequence[Located]], name: str, split: str) -> list[Row]:
     """Return the tasks of one split."""
-    rows: dict[str, list[Row]] = {}
-    for part, records in parts.items():
-        rows[part] = [
-            as_row(record, where, _default_id(name, part, number)) for number, (where, record) in enumerate(records, 1)
-        ]
+    rows: dict[str, list[Row]] = {part: [] for part in parts}
+    for part, where, default_id, record in _numbered(parts, name):
+        rows[part].append(as_row(record, where, default_id))
     return select(rows, split, lambda row: str(row["question"]))
 
 
@@ -262,8 +264,9 @@ def load_examples(
     solutions = [first.get("answer"), first.get("solution")]
     is_worked = any(isinstance(text, str) and "####" in text for text in solutions)  # as in GSM8K
     if is_worked and isinstance(first.get("question"), str):
-        if form != "rl":
-            _refuse_marked_tasks(parts, form)
+        for _, where, _, record in _numbered(parts, text) if form != "rl" else ():
+            with _naming(where, form):  # their splits are those of the tasks, so none is left out
+                refuse_untrained_row(record)
         tasks = _tasks_of_parts(parts, text, split)
         chosen = _math_examples(in_text(tasks) if as_text else tasks, form, seed)
         total = len(chosen)
@@ -298,17 +301,13 @@ def divide_examples(rows: Sequence[RowT], eval_fraction: float, seed: int = 0) -
 
 def _examples_of_parts(parts: Mapping[str, Sequence[Located]], form: Form, name: str) -> dict[str, list[Example]]:
     """Return the examples of every record, by published split; rows that are not to be imitated are logged."""
-    examples: dict[str, list[Example]] = {}
+    examples: dict[str, list[Example]] = {part: [] for part in parts}
     left_out = 0
-    for part, records in parts.items():
-        examples[part] = []
-        for number, (where, record) in enumerate(records, 1):
-            try:
-                made = examples_of(record, form, _default_id(name, part, number))
-            except ShapeError as error:
-                raise DatasetError(f"{where}: {error} (form {form})", setting="dataset") from error
-            examples[part] += made
-            left_out += not made
+    for part, where, default_id, record in _numbered(parts, name):
+        with _naming(where, form):
+            made = examples_of(record, form, default_id)
+        examples[part] += made
+        left_out += not made
     if left_out:
         message = f"{counted(left_out, 'row')} left out: the label calls the answer bad, or a mark says not to train it"
         if not any(examples.values()):
@@ -317,14 +316,13 @@ def _examples_of_parts(parts: Mapping[str, Sequence[Located]], form: Form, name:
     return examples
 
 
-def _refuse_marked_tasks(parts: Mapping[str, Sequence[Located]], form: Form) -> None:
-    """Refuse worked solutions that are marked as not to be trained: their splits are those of the tasks."""
-    for records in parts.values():
-        for where, record in records:
-            try:
-                refuse_untrained_row(record)
-            except ShapeError as error:
-                raise DatasetError(f"{where}: {error} (form {form})", setting="dataset") from error
+@contextmanager
+def _naming(where: str, form: Form) -> Iterator[None]:
+    """Raise a `DatasetError` with the place of a record whose shape is wrong."""
+    try:
+        yield
+    except ShapeError as error:
+        raise DatasetError(f"{where}: {error} (form {form})", setting="dataset") from error
 
 
 def _call_user_function(name: str, form: Form, split: str, max_samples: int | None, seed: int) -> list[Example]:

@@ -82,16 +82,6 @@ TIE = "tie"
 _TEXT_FIELDS = ("response", "text", "content", "output", "answer", "completion", "messages")
 
 
-def _read_judged(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """Return the better and the worse of two judged answers; None where the record has none."""
-    for first, second in TWO_FIELDS:
-        if first in record and second in record:
-            wins = _first_wins(record, first, second)
-            if wins is not None:
-                return (record[first], record[second]) if wins else (record[second], record[first])
-    return None
-
-
 def _read_scored(record: Mapping[str, Any]) -> tuple[Any, Any] | None:
     """Return the best and the worst of a list of scored answers; None where the record has none."""
     answers = next((record[name] for name in LIST_FIELDS if isinstance(record.get(name), list)), None)
@@ -332,8 +322,10 @@ def read_preference(record: Mapping[str, Any], fields: PreferenceFields | None =
     outputs = record.get("output")
     if isinstance(outputs, list) and len(outputs) == 2 and all(isinstance(output, str) for output in outputs):
         return _between("ranked_outputs", record, *outputs)
-    if (pair := _read_judged(record)) is not None:
-        return _between("verdict", record, *pair)
+    for first, second in TWO_FIELDS:
+        if first in record and second in record and (wins := _first_wins(record, first, second)) is not None:
+            better, worse = (first, second) if wins else (second, first)
+            return _between("verdict", record, record[better], record[worse])
     if (pair := _read_scored(record)) is not None:
         return _between("scored", record, *pair)
     raise ShapeError(NO_PREFERENCE, fields_of(record))
@@ -392,7 +384,10 @@ def _between(shape: str, record: Mapping[str, Any], better: Any, worse: Any) -> 
         refuse_untrained(answer, name)
     if prompt[-1]["role"] == "assistant":
         raise ShapeError("the prompt ends with an answer")
-    if _stripped(chosen) == _stripped(rejected):
+    stripped = [
+        [{**message, "content": message_text(message).strip()} for message in answer] for answer in (chosen, rejected)
+    ]
+    if stripped[0] == stripped[1]:
         raise ShapeError(SAME)
     return Preference(prompt, chosen, rejected, shape, tools_of(record))
 
@@ -419,7 +414,3 @@ def _answer(value: Any, name: str) -> list[Message]:
 def _is_whole(messages: list[Message]) -> bool:
     """Return True for a conversation with its prompt, False for a bare answer."""
     return any(message["role"] in ("user", "system", "developer") for message in messages)
-
-
-def _stripped(messages: list[Message]) -> list[Message]:
-    return [{**message, "content": message_text(message).strip()} for message in messages]

@@ -1,7 +1,5 @@
-from .methods import train_dpo as train_dpo
-from .methods import train_kto as train_kto
-from .methods import train_orpo as train_orpo
-from .methods import train_reward_model as train_reward_model
+from .exporting import export as export
+from .merging import merge as merge
 from .models import load_reward_model as load_reward_model
 from .settings import DPOSettings as DPOSettings
 from .settings import ExportSettings as ExportSettings
@@ -12,3 +10,7 @@ from .settings import PostTrainingSettings as PostTrainingSettings
 from .settings import RewardModelSettings as RewardModelSettings
 from .settings import SFTSettings as SFTSettings
 from .sft import train_sft as train_sft
+from .trl import train_dpo as train_dpo
+from .trl import train_kto as train_kto
+from .trl import train_orpo as train_orpo
+from .trl import train_reward_model as train_reward_model

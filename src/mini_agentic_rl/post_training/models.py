@@ -11,9 +11,8 @@ that is not padding.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
@@ -51,54 +50,48 @@ RUN_FILE = "run.json"
 """The configuration of a run, in its folder; `merge` and `export` copy it."""
 
 
-@dataclass(frozen=True)
-class TrainedModel:
-    """A model and how it is trained."""
+class LoadedModel(NamedTuple):
+    """A model to train."""
 
     model: Any
     """The bare model, or a `PeftModel` whose adapter is trained on."""
     tokenizer: PreTrainedTokenizerBase
-    new_adapter: LoraConfig | None
+    new_adapter: LoraConfig | None = None
     """Adapter that the trainer creates; None where the model has one, or every weight is trained."""
-    device: torch.device
-    dtype: torch.dtype
-    """Dtype in which the device computes."""
 
 
-def load_causal(settings: PostTrainingSettings) -> TrainedModel:
+def load_causal(settings: PostTrainingSettings) -> LoadedModel:
     """Load a language model to train.
 
     Raises:
         UserError: the model cannot be loaded, or not in this way.
     """
-    bare, device, dtype = load_bare(settings, AutoModelForCausalLM)
+    bare = load_bare(settings, AutoModelForCausalLM)
     tokenizer = load_tokenizer(settings.model)
     folder = adapter_folder(settings.model)
     if folder is None:
-        lora = lora_config(settings, task_type="CAUSAL_LM") if settings.use_lora else None
-        return TrainedModel(bare, tokenizer, lora, device, dtype)
-    refuse_reward_model(settings.model, folder)
-    return TrainedModel(_with_adapter(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
-
-
-def refuse_reward_model(model: str, adapter: Path) -> None:
-    """Raise a `UserError` if the adapter of a model to be fine-tuned is that of a reward model."""
-    if task_of(adapter) != "CAUSAL_LM":
-        raise UserError(f"{model} is a reward model, which writes no answers: give another model", setting="model")
+        return LoadedModel(bare, tokenizer, new_adapter(settings, task_type="CAUSAL_LM"))
+    return LoadedModel(_with_adapter(bare, folder, is_trainable=True), tokenizer)
 
 
 def refuse_weights(settings: PostTrainingSettings, device: torch.device) -> None:
     """Refuse weights that cannot be trained as the settings say.
 
     Raises:
-        UserError: whole weights of an adapter are to be trained, or quantised ones without a CUDA device.
+        UserError: the settings train whole weights of an adapter, quantised weights without a CUDA device, or a reward
+            model as a language model.
         MissingPackageError: the package for quantised weights is not installed.
     """
-    if not settings.use_lora and adapter_folder(settings.model) is not None:
+    folder = adapter_folder(settings.model)
+    if folder is not None and not settings.use_lora:
         raise UserError(
             f"{settings.model} is an adapter, but without `use_lora` whole weights are trained: "
             "merge it into its base first",
             setting="model",
+        )
+    if folder is not None and not isinstance(settings, RewardModelSettings) and task_of(folder) != "CAUSAL_LM":
+        raise UserError(
+            f"{settings.model} is a reward model, which writes no answers: give another model", setting="model"
         )
     if settings.quantization != "none":
         quantization_config(settings.quantization, torch.float32)  # raises without its package
@@ -125,10 +118,8 @@ def adapter_weights(folder: Path) -> dict[str, torch.Tensor]:
         return dict(load_peft_weights(str(folder), device="cpu"))
 
 
-def load_bare(
-    settings: PostTrainingSettings, architecture: Any, **options: Any
-) -> tuple[Any, torch.device, torch.dtype]:
-    """Load the base weights under an `AutoModel…` class; return them with the device and dtype that they compute in.
+def load_bare(settings: PostTrainingSettings, architecture: Any, **options: Any) -> Any:
+    """Load the base weights under an `AutoModel…` class.
 
     Raises:
         UserError: they cannot be loaded, or not in this way.
@@ -154,11 +145,13 @@ def load_bare(
     except Exception as error:  # damaged model files may raise anything
         raise cannot_load(settings.model, error) from error
     refuse_non_finite(dict(model.named_parameters()), settings.model, setting="model")
-    return model, device, dtype
+    return model
 
 
-def lora_config(settings: PostTrainingSettings, **options: Any) -> LoraConfig:
-    """Return the adapter of the settings, on every linear layer but the head."""
+def new_adapter(settings: PostTrainingSettings, **options: Any) -> LoraConfig | None:
+    """Return the adapter of the settings, on every linear layer but the head; None without `use_lora`."""
+    if not settings.use_lora:
+        return None
     return LoraConfig(
         r=settings.lora_r,
         lora_alpha=settings.lora_alpha,
@@ -179,22 +172,6 @@ def run_file_of(model: Path) -> Path | None:
     """Return the configuration of the run that trained the model in a folder; None if there is none."""
     run = model.parent if model.name.startswith("epoch_") else model
     return run / RUN_FILE if (run / RUN_FILE).is_file() else None
-
-
-def save_trained(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write adapter or weights, and the tokenizer, into an empty folder."""
-    if isinstance(model, PeftModel):
-        model.save_pretrained(folder, selected_adapters=["default"])  # without DPO's frozen copy
-    else:
-        model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def write_no_cards(trainer: Any) -> None:
-    """Keep a trainer of TRL and its adapter from writing an empty model card with every checkpoint."""
-    trainer.create_model_card = lambda *_, **__: None
-    if isinstance(trainer.model, PeftModel):
-        trainer.model.create_or_update_model_card = lambda *_, **__: None
 
 
 _HEAD = "score"
@@ -240,7 +217,7 @@ def load_reward_model(
     return model.to(torch_device).eval(), tokenizer
 
 
-def load_for_training(settings: RewardModelSettings) -> TrainedModel:
+def load_for_training(settings: RewardModelSettings) -> LoadedModel:
     """Load a model with a new score head. If the model is an adapter, the reward model's adapter starts from it.
 
     Raises:
@@ -249,17 +226,16 @@ def load_for_training(settings: RewardModelSettings) -> TrainedModel:
     tokenizer = load_tokenizer(settings.model)
     tokenizer.pad_token = padding_token(tokenizer)
     torch.manual_seed(settings.seed)  # of the head
-    bare, device, dtype = load_bare(settings, AutoModelForSequenceClassification, num_labels=1)
+    bare = load_bare(settings, AutoModelForSequenceClassification, num_labels=1)
     bare.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     if not settings.use_lora:
-        return TrainedModel(bare, tokenizer, None, device, dtype)
+        return LoadedModel(bare, tokenizer)
     _compute_head_in_float32(bare)
     folder = adapter_folder(settings.model)
     if folder is None:
-        lora = lora_config(settings, task_type=_SCORES, modules_to_save=[_HEAD])
-        return TrainedModel(bare, tokenizer, lora, device, dtype)
+        return LoadedModel(bare, tokenizer, new_adapter(settings, task_type=_SCORES, modules_to_save=[_HEAD]))
     if task_of(folder) == _SCORES:
-        return TrainedModel(_with_adapter(bare, folder, is_trainable=True), tokenizer, None, device, dtype)
+        return LoadedModel(_with_adapter(bare, folder, is_trainable=True), tokenizer)
     refuse_non_finite(weights := adapter_weights(folder), folder, setting="model")
     with reading(folder, setting="model"):
         config = saved_adapter_config(folder, weights)
@@ -267,7 +243,7 @@ def load_for_training(settings: RewardModelSettings) -> TrainedModel:
     new_head = {f"base_model.model.{_HEAD}.weight": getattr(bare, _HEAD).weight.detach().clone()}
     model = get_peft_model(bare, config)
     set_peft_model_state_dict(model, weights | new_head)
-    return TrainedModel(model, tokenizer, None, device, dtype)
+    return LoadedModel(model, tokenizer)
 
 
 def padding_token(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,6 +49,25 @@ class TokenRows:
     dropped: Counter[str] = field(default_factory=Counter)
     """Number of examples that were left out, by reason."""
 
+    def read(self, examples: Iterable[Example], read: Callable[[Example], tuple[Any, int] | str]) -> TokenRows:
+        """Add the rows of examples; `read` returns a row and its tokens, or the reason to leave the example out.
+
+        Raises:
+            UserError: an example cannot be read; the message has its number.
+        """
+        for index, example in enumerate(examples):
+            try:
+                row = read(example)
+            except (BadRequestError, KeyError, TypeError, ValueError) as error:
+                reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+                raise UserError(f"example {index} cannot be read: {reason}", setting="dataset") from error
+            if isinstance(row, str):
+                self.dropped[row] += 1
+            else:
+                self.rows.append(row[0])
+                self.tokens += row[1]
+        return self
+
 
 def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
     """Return for each conversation of `messages` (and `tools`) its answers as completion records.
@@ -61,24 +79,23 @@ def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: in
         UserError: an example cannot be rendered, or none of its answers is to be trained.
     """
     result = TokenRows()
-    for index, example in enumerate(examples):
-        with _naming(index):
-            if is_marked_trained(example) is False:
-                result.dropped["marked as not to be trained"] += 1
-                continue
-            example = _with_messages(example, {"messages": "user"})
-            answers = [message for message in example["messages"] if message["role"] == "assistant"]
-            records = renderer.conversation_to_records(example["messages"], example["tools"])
-            trained = [record for record, answer in zip(records, answers, strict=True) if answer.get("train", True)]
-            if not trained:
-                raise ValueError("every answer is marked as not to be trained")
+
+    def read(example: Example) -> tuple[list[CompletionRecord], int] | str:
+        if is_marked_trained(example) is False:
+            return "marked as not to be trained"
+        example = _with_messages(example, {"messages": "user"})
+        answers = [message for message in example["messages"] if message["role"] == "assistant"]
+        records = renderer.conversation_to_records(example["messages"], example["tools"])
+        trained = [record for record, answer in zip(records, answers, strict=True) if answer.get("train", True)]
+        if not trained:
+            raise ValueError("every answer is marked as not to be trained")
         row = [_cut(record, max_length) for record in trained if record.prompt_ids.size < max_length]
         if not row:
-            result.dropped["no answer within `max_length`"] += 1
-            continue
+            return "no answer within `max_length`"
         result.shortened += any(record.prompt_ids.size + record.output_ids.size > max_length for record in trained)
-        result.rows.append(row)
-        result.tokens += conversation_tree([row]).token_count
+        return row, conversation_tree([row]).token_count
+
+    result.read(examples, read)
     return result
 
 
@@ -97,21 +114,20 @@ def preference_rows(renderer: ChatRenderer, examples: Iterable[Example], max_len
     Raises:
         UserError: an example cannot be rendered.
     """
-    result = TokenRows()
-    for index, example in enumerate(examples):
-        with _naming(index):
-            refuse_untrained_row(example)
-            example = _with_messages(example, {"prompt": "user", "chosen": "assistant", "rejected": "assistant"})
-            prompt, chosen = prompt_and_answer(renderer, example, "chosen")
-            rejected = prompt_and_answer(renderer, example, "rejected")[1]
+
+    def read(example: Example) -> tuple[dict[str, Any], int] | str:
+        refuse_untrained_row(example)
+        example = _with_messages(example, {"prompt": "user", "chosen": "assistant", "rejected": "assistant"})
+        prompt, chosen = prompt_and_answer(renderer, example, "chosen")
+        rejected = prompt_and_answer(renderer, example, "rejected")[1]
         if chosen == rejected:
-            result.dropped["chosen and rejected are the same"] += 1
-        elif len(prompt) + max(len(chosen), len(rejected)) > max_length:
-            result.dropped[_TOO_LONG] += 1
-        else:
-            result.rows.append({"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected})
-            result.tokens += 2 * len(prompt) + len(chosen) + len(rejected)
-    return result
+            return "chosen and rejected are the same"
+        if len(prompt) + max(len(chosen), len(rejected)) > max_length:
+            return _TOO_LONG
+        tokens = 2 * len(prompt) + len(chosen) + len(rejected)
+        return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}, tokens
+
+    return TokenRows().read(examples, read)
 
 
 def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: int) -> TokenRows:
@@ -120,21 +136,19 @@ def unpaired_rows(renderer: ChatRenderer, examples: Iterable[Example], max_lengt
     Raises:
         UserError: an example cannot be rendered.
     """
-    result = TokenRows()
-    for index, example in enumerate(examples):
-        with _naming(index):
-            refuse_untrained_row(example)
-            label = read_flag(example["label"])
-            if label is None:
-                raise ValueError(f"label is neither true nor false: {example['label']!r}")
-            example = _with_messages(example, {"prompt": "user", "completion": "assistant"})
-            prompt, completion = prompt_and_answer(renderer, example, "completion")
+
+    def read(example: Example) -> tuple[dict[str, Any], int] | str:
+        refuse_untrained_row(example)
+        label = read_flag(example["label"])
+        if label is None:
+            raise ValueError(f"label is neither true nor false: {example['label']!r}")
+        example = _with_messages(example, {"prompt": "user", "completion": "assistant"})
+        prompt, completion = prompt_and_answer(renderer, example, "completion")
         if len(prompt) + len(completion) > max_length:
-            result.dropped[_TOO_LONG] += 1
-        else:
-            result.rows.append({"prompt_ids": prompt, "completion_ids": completion, "label": label})
-            result.tokens += len(prompt) + len(completion)
-    return result
+            return _TOO_LONG
+        return {"prompt_ids": prompt, "completion_ids": completion, "label": label}, len(prompt) + len(completion)
+
+    return TokenRows().read(examples, read)
 
 
 def prompt_and_answer(renderer: ChatRenderer, example: Example, column: str) -> tuple[list[int], list[int]]:
@@ -192,13 +206,3 @@ def _with_messages(example: Example, columns: Mapping[str, str]) -> Example:
         if role == "assistant":
             refuse_untrained(messages[name], name)
     return {**example, **messages, "tools": read_tools(example.get("tools"))}
-
-
-@contextmanager
-def _naming(index: int) -> Iterator[None]:
-    """Raise a `UserError` with the number of the example for a failure to read it."""
-    try:
-        yield
-    except (BadRequestError, KeyError, TypeError, ValueError) as error:
-        reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise UserError(f"example {index} cannot be read: {reason}", setting="dataset") from error

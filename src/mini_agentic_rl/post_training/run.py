@@ -22,12 +22,12 @@ import re
 import shutil
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
@@ -139,163 +139,158 @@ class PostTrainingFolder(RunFolder):
         return [*self.results(), *files, self.checkpoints_path]
 
 
-@dataclass(frozen=True)
-class RunData:
-    """The examples of a run as token ids."""
+class PostTraining(ABC, Generic[S]):
+    """A run of one method: the examples as token ids, the model, and its training loop."""
 
-    rows: TokenRows
-    """Rows to train on."""
+    name: ClassVar[str]
+    """Name of the method."""
+    form: ClassVar[Form]
+    """Form of its examples; see `load_examples`."""
+    packages: ClassVar[Sequence[str]] = ("mini-agentic-rl", "torch", "transformers", "peft")
+    """Packages whose versions are in the summary."""
+
+    run: RecordedRun
+    folder: PostTrainingFolder
+    processes: PartialState
+    tokens: TokenRows
+    """The rows to train on."""
     evaluated: list[Any]
     """Held-out rows; where nothing is held out, the first training rows."""
     has_held_out: bool
-    counts: dict[str, int]
-    """Number of examples, `train` and `held_out`."""
-
-
-class Training(Protocol):
-    """A loaded model and its training loop."""
 
     parameters: ParameterCount
-    step: int
+    step = 0
     """Number of finished optimizer steps."""
-    epochs: float
+    epochs = 0.0
     """Number of finished passes over the examples."""
-    last_evaluation: dict[str, float] | None
+    last_evaluation: dict[str, float] | None = None
     """Metrics of the present weights on the held-out examples; None if they were not measured."""
 
+    def __init__(self, settings: S) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def tokenise(self, renderer: ChatRenderer, examples: Sequence[Example]) -> TokenRows:
+        """Return examples as rows of token ids.
+
+        Raises:
+            UserError: an example cannot be rendered.
+        """
+
+    @abstractmethod
+    def load(self) -> None:
+        """Load the model, and for SFT the checkpoint of a resumed run."""
+
+    @abstractmethod
     def evaluate(self, phase: str) -> dict[str, float]:
         """Return `loss` and further metrics of the evaluated rows; `phase` is shown as the phase of the run."""
-        ...
 
-    def run(self) -> None:
+    @abstractmethod
+    def take_steps(self) -> None:
         """Take the optimizer steps that are left."""
-        ...
 
+    @abstractmethod
     def save_model(self, path: Path) -> None:
         """Write the adapter or all weights, and the tokenizer, into a folder."""
-        ...
 
     def result(self) -> dict[str, Any]:
         """Return further entries of the summary, after the last evaluation."""
-        ...
+        return {}
 
+    def train(self, train_rows: Rows, eval_rows: Rows) -> dict[str, Any]:
+        """Train and measure the model, and return the summary of the run.
 
-def run_training(
-    method: str,
-    form: Form,
-    settings: S,
-    tokenise: Callable[[ChatRenderer, Sequence[Example], S], TokenRows],
-    start: Callable[[RecordedRun, PostTrainingFolder, RunData, PartialState], Training],
-    train_rows: Rows,
-    eval_rows: Rows,
-) -> dict[str, Any]:
-    """Train and measure a model, and return the summary of the run.
+        Args:
+            train_rows: examples of this form; None reads `settings.dataset`.
+            eval_rows: held-out examples; None holds out `settings.eval_fraction` of the others.
 
-    Args:
-        method: name of the method.
-        form: form of its examples; see `load_examples`.
-        tokenise: turns examples into rows of token ids.
-        start: loads the model.
-        train_rows: examples in this form; None reads `settings.dataset`.
-        eval_rows: held-out examples; None holds out `settings.eval_fraction` of the others.
+        Raises:
+            UserError: a setting cannot work, or the output folder holds something else.
+        """
+        started = time.perf_counter()
+        settings = self.settings
+        with quiet_libraries():
+            check_loggers(settings.loggers)
+            device = resolve_device(settings.device)
+            self.folder = PostTrainingFolder(settings.output_dir)
+            self.folder.refuse_model(settings.model)
+            renderer = ChatRenderer(load_tokenizer(settings.model))
+            train, held_out = read_examples(settings, self.form, train_rows, eval_rows)
+            self.tokens = self.tokenise(renderer, train)
+            report_losses(self.tokens)
+            held_out_rows = self.tokenise(renderer, held_out).rows
+            self.evaluated = held_out_rows or self.tokens.rows[:_EVALUATED_TRAINING_ROWS]
+            self.has_held_out = bool(held_out_rows)
+            self.processes = PartialState(cpu=device.type == "cpu")
+            with self._opened() as self.run:
+                if not self.run.is_finished:
+                    self.run.logger.phase("loading the model")
+                    self.load()
+                    self.run.logger.note(str(self.parameters))
+                    measured = self._measured(started)
+                    self.run.summary = {
+                        "method": self.name,
+                        "model": settings.model,
+                        "output_dir": str(settings.output_dir),
+                        "examples": {"train": len(train), "held_out": len(held_out)},
+                        "shortened": self.tokens.shortened,
+                        "dropped": dict(self.tokens.dropped),
+                        "measured_on": "held-out examples" if self.has_held_out else "training examples",
+                        "dataset": settings.dataset if train_rows is None else None,
+                        **measured,
+                        **self.result(),
+                        "parameters": {"trained": self.parameters.trained, "all": self.parameters.total},
+                        "steps": self.step,
+                        "epochs": round(self.epochs, 3),
+                        "tokens": round(self.tokens.tokens * self.epochs),
+                        "peak_memory_bytes": peak_memory_bytes(),
+                        "versions": {package: metadata.version(package) for package in self.packages},
+                        "seed": settings.seed,
+                    }
+                    if self.processes.is_main_process:
+                        self.folder.save_trained(self.save_model)
+            self.processes.wait_for_everyone()
+        return self.folder.read_summary() if self.run.summary is None else dict(self.run.summary)
 
-    Raises:
-        UserError: a setting cannot work, or the output folder holds something else.
-    """
-    started = time.perf_counter()
-    with quiet_libraries():
-        check_loggers(settings.loggers)
-        device = resolve_device(settings.device)
-        folder = PostTrainingFolder(settings.output_dir)
-        folder.refuse_model(settings.model)
-        renderer = ChatRenderer(load_tokenizer(settings.model))
-        train, held_out = read_examples(settings, form, train_rows, eval_rows)
-        rows = tokenise(renderer, train, settings)
-        report_losses(rows)
-        held_out_rows = tokenise(renderer, held_out, settings).rows
-        evaluated = held_out_rows or rows.rows[:_EVALUATED_TRAINING_ROWS]
-        counts = {"train": len(train), "held_out": len(held_out)}
-        data = RunData(rows, evaluated, bool(held_out_rows), counts)
-        processes = PartialState(cpu=device.type == "cpu")
-        with _opened(folder, settings, processes) as run:
-            if not run.is_finished:
-                run.logger.phase("loading the model")
-                training = start(run, folder, data, processes)
-                run.logger.note(str(training.parameters))
-                measured = _train(training, run, time.perf_counter() - started)
-                measured["seconds"]["this process"] = time.perf_counter() - started
-                dataset = settings.dataset if train_rows is None else None
-                run.summary = _summary(method, settings, data, training, dataset=dataset, **measured)
-                if processes.is_main_process:
-                    folder.save_trained(training.save_model)
-        processes.wait_for_everyone()
-    return folder.read_summary() if run.summary is None else dict(run.summary)
+    def _opened(self) -> AbstractContextManager[RecordedRun]:
+        """Open the run in every process; the first one writes."""
+        processes, metrics_path = self.processes, self.folder.metrics_path
 
+        def state_of_first(state: RunState) -> RunState:
+            """Return in every process the state of the folder in the first one."""
+            states = [state]
+            if processes.num_processes > 1:
+                broadcast_object_list(states)
+            return states[0]
 
-def _opened(
-    folder: PostTrainingFolder, settings: PostTrainingSettings, processes: PartialState
-) -> AbstractContextManager[RecordedRun]:
-    """Open the run in every process; the first one writes."""
+        return open_run(
+            self.folder,
+            self.settings,
+            self.settings.model_dump(mode="json"),
+            rows_to_keep=lambda checkpoint: rows_until(metrics_path, checkpoint[0] if checkpoint is not None else 0),
+            is_writer=processes.is_main_process,
+            agree=state_of_first,
+        )
 
-    def first_state(state: RunState) -> RunState:
-        """Return in every process the state of the folder in the first one."""
-        states = [state]
-        if processes.num_processes > 1:
-            broadcast_object_list(states)
-        return states[0]
+    def _measured(self, started: float) -> dict[str, Any]:
+        """Measure, train and measure again; return the metrics `before` and `after`, and `seconds` by phase."""
+        seconds = {"loading": time.perf_counter() - started}
 
-    return open_run(
-        folder,
-        settings,
-        settings.model_dump(mode="json"),
-        rows_to_keep=lambda checkpoint: rows_until(folder.metrics_path, checkpoint[0] if checkpoint is not None else 0),
-        is_writer=processes.is_main_process,
-        agree=first_state,
-    )
+        def measure(phase: str) -> dict[str, float]:
+            since = time.perf_counter()
+            metrics = self.evaluate(phase)
+            seconds[phase] = time.perf_counter() - since
+            return metrics
 
-
-def _train(training: Training, run: RecordedRun, loading_seconds: float) -> dict[str, Any]:
-    """Measure, train and measure again; return the metrics `before` and `after`, and `seconds` by phase."""
-    seconds = {"loading": loading_seconds}
-
-    def measure(phase: str) -> dict[str, float]:
+        before = measure("measuring before")
+        if not self.run.is_resumed:
+            self.run.logger.log({f"{name}{EVAL}": value for name, value in before.items()}, step=0)
         since = time.perf_counter()
-        metrics = training.evaluate(phase)
-        seconds[phase] = time.perf_counter() - since
-        return metrics
-
-    before = measure("measuring before")
-    if not run.is_resumed:
-        run.logger.log({f"{name}{EVAL}": value for name, value in before.items()}, step=0)
-    since = time.perf_counter()
-    training.run()
-    seconds["training"] = time.perf_counter() - since
-    after = training.last_evaluation or measure("measuring after")
-    return {"before": before, "after": after, "seconds": seconds}
-
-
-def _summary(
-    method: str, settings: PostTrainingSettings, data: RunData, training: Training, **more: Any
-) -> dict[str, Any]:
-    packages = ("mini-agentic-rl", "torch", "transformers", "peft", *(() if method == "sft" else ("trl",)))
-    return {
-        "method": method,
-        "model": settings.model,
-        "output_dir": str(settings.output_dir),
-        "examples": data.counts,
-        "shortened": data.rows.shortened,
-        "dropped": dict(data.rows.dropped),
-        "measured_on": "held-out examples" if data.has_held_out else "training examples",
-        **more,
-        **training.result(),
-        "parameters": {"trained": training.parameters.trained, "all": training.parameters.total},
-        "steps": training.step,
-        "epochs": round(training.epochs, 3),
-        "tokens": round(data.rows.tokens * training.epochs),
-        "peak_memory_bytes": peak_memory_bytes(),
-        "versions": {package: metadata.version(package) for package in packages},
-        "seed": settings.seed,
-    }
+        self.take_steps()
+        seconds["training"] = time.perf_counter() - since
+        after = self.last_evaluation or measure("measuring after")
+        seconds["this process"] = time.perf_counter() - started
+        return {"before": before, "after": after, "seconds": seconds}
 
 
 @contextmanager
@@ -323,7 +318,7 @@ def damaged_checkpoint(path: Path, error: Exception) -> DamagedFileError:
 def read_examples(
     settings: PostTrainingSettings, form: Form, train: Rows, held_out: Rows
 ) -> tuple[list[Example], list[Example]]:
-    """Return training and held-out examples; arguments as `run_training`.
+    """Return training and held-out examples; arguments as `PostTraining.train`.
 
     Raises:
         UserError: the data set cannot be read, or an extra that it needs is not installed.

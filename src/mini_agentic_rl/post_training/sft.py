@@ -20,7 +20,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import torch
 import torch.distributed as dist
-from accelerate import PartialState
 
 from ..algorithm import derive_seed, negative_log_likelihood
 from ..files import read_json, write_json
@@ -34,7 +33,6 @@ from ..policy import (
     LossInputs,
     PolicyModel,
     RankGroup,
-    adapter_folder,
     count_parameters,
     load_model,
     load_weights,
@@ -44,10 +42,9 @@ from ..policy import (
 )
 from ..processes import deferred_interrupt
 from ..tokens import CompletionRecord, pack
-from ..trainer import RecordedRun
-from .models import refuse_reward_model, refuse_weights
+from .models import refuse_weights
 from .rows import TokenRows, conversation_tree, sft_rows
-from .run import STATE_FILE, PostTrainingFolder, Rows, RunData, damaged_checkpoint, run_training
+from .run import STATE_FILE, PostTraining, Rows, damaged_checkpoint
 from .settings import SFTSettings
 
 _OPTIMIZER: Final = "optimizer.pt"
@@ -68,34 +65,21 @@ def train_sft(settings: SFTSettings, *, train_rows: Rows = None, eval_rows: Rows
         UserError: a setting cannot work, or the output folder holds something else.
     """
 
-    def tokenise(renderer: ChatRenderer, examples: Sequence[Mapping[str, Any]], settings: SFTSettings) -> TokenRows:
-        return sft_rows(renderer, examples, settings.max_length)
-
-    def start(run: RecordedRun, folder: PostTrainingFolder, data: RunData, processes: PartialState) -> _Training:
-        return _Training(settings, run, folder, processes, data)
-
-    return run_training("sft", "sft", settings, tokenise, start, train_rows, eval_rows)
+    return _SupervisedFineTuning(settings).train(train_rows, eval_rows)
 
 
-class _Training:
+class _SupervisedFineTuning(PostTraining[SFTSettings]):
     """The model, its learner, and the state of the loop."""
 
-    def __init__(
-        self,
-        settings: SFTSettings,
-        run: RecordedRun,
-        folder: PostTrainingFolder,
-        processes: PartialState,
-        data: RunData,
-    ) -> None:
-        self._settings = settings
-        self._run = run
-        self._folder = folder
-        self._is_writer = processes.is_main_process
-        self._rows: Sequence[Row] = data.rows.rows
-        self._evaluated: Sequence[Row] = data.evaluated
-        self._has_held_out = data.has_held_out
-        self._tokens = data.rows.tokens
+    name = "sft"
+    form = "sft"
+
+    def tokenise(self, renderer: ChatRenderer, examples: Sequence[Mapping[str, Any]]) -> TokenRows:
+        return sft_rows(renderer, examples, self.settings.max_length)
+
+    def load(self) -> None:
+        settings, processes = self.settings, self.processes
+        self._rows: Sequence[Row] = self.tokens.rows
         self._batch = settings.batch_size
         self._tokenizer = load_tokenizer(settings.model)
         self.model = _load(settings)
@@ -123,18 +107,15 @@ class _Training:
             group=self._group,
         )
         self.parameters = count_parameters(self.model.base, self.learner.parameters)
-        self.step = 0
-        self.epochs = 0.0
-        self.last_evaluation: dict[str, float] | None = None
         self._best: tuple[float, int] | None = None
         """Lowest held-out loss and its step, under early stopping."""
         self._evaluations_since_best = 0
-        if run.checkpoint is not None:
-            self._load_checkpoint(run.checkpoint[1])
+        if self.run.checkpoint is not None:
+            self._load_checkpoint(self.run.checkpoint[1])
 
-    def run(self) -> None:
+    def take_steps(self) -> None:
         """Take the optimizer steps that are left, and end with the weights that are kept."""
-        settings, logger = self._settings, self._run.logger
+        settings, logger = self.settings, self.run.logger
         logger.phase("training", self._total_steps - self.step)
         stop = threading.Event()
         losses: list[float] = []
@@ -147,7 +128,7 @@ class _Training:
                 logger.advance()
                 if self.step % settings.logging_steps == 0 or self.step in (1, self._total_steps):
                     now = time.perf_counter()
-                    tokens = self._tokens * (self.step - last_logged_step) / self._steps_per_epoch
+                    tokens = self.tokens.tokens * (self.step - last_logged_step) / self._steps_per_epoch
                     speed = {"tokens_per_second": tokens / max(now - last_log, 1e-9)}
                     logger.log({"loss": float(np.mean(losses)), **metrics, **speed}, step=self.step)
                     losses, last_log, last_logged_step = [], now, self.step
@@ -155,34 +136,31 @@ class _Training:
                     logger.note("interrupted: writing a checkpoint")
                     self._save_checkpoint()
                     break
-                if self._is_due(settings.eval_every) and self._has_held_out:
+                if self._is_due(settings.eval_every) and self.has_held_out:
                     stops_early = self._evaluate_held_out()
                 stopping = settings.early_stopping_patience is not None
                 if self._is_due(settings.eval_every if stopping else settings.checkpoint_every):
                     self._save_checkpoint()
-                if self.step % self._steps_per_epoch == 0 and self._is_writer:
-                    self._folder.save_epoch(self.step // self._steps_per_epoch, self.save_model)
+                if self.step % self._steps_per_epoch == 0 and self.processes.is_main_process:
+                    self.folder.save_epoch(self.step // self._steps_per_epoch, self.save_model)
         self.epochs = self.step / self._steps_per_epoch
         if self._best is not None and self._best[1] != self.step:
-            load_weights(self.model, self._folder.checkpoint_path(self._best[1]))
+            load_weights(self.model, self.folder.checkpoint_path(self._best[1]))
             self.last_evaluation = None
 
     def evaluate(self, phase: str) -> dict[str, float]:
         """Return `loss` and `entropy` on the evaluated conversations, in nats a token."""
-        rows = self._evaluated
+        rows = self.evaluated
         batches = [rows[start : start + self._batch] for start in range(0, len(rows), self._batch)]
         if phase:
-            self._run.logger.phase(phase, len(batches))
-        terms = sum(map(_trained_tokens, rows))
+            self.run.logger.phase(phase, len(batches))
+        terms = _trained_tokens(rows)
         sums = {"loss": 0.0, "entropy": 0.0}
         for batch in batches:
             self._add_pass(sums, batch[self._rank :: self._ranks], terms, gradient=False)
             if phase:
-                self._run.logger.advance()
+                self.run.logger.advance()
         return self._summed(sums)
-
-    def result(self) -> dict[str, Any]:
-        return {}
 
     def save_model(self, path: Path) -> None:
         """Write the adapter or all weights, and the tokenizer, into a folder."""
@@ -191,10 +169,10 @@ class _Training:
 
     def _train_step(self) -> dict[str, float]:
         epoch, step = divmod(self.step, self._steps_per_epoch)
-        rng = np.random.default_rng(derive_seed(self._settings.seed, "sft", epoch))
+        rng = np.random.default_rng(derive_seed(self.settings.seed, "sft", epoch))
         order = rng.permutation(len(self._rows))[step * self._rows_per_step :][: self._rows_per_step]
         rows = [self._rows[index] for index in order]
-        terms = sum(map(_trained_tokens, rows))
+        terms = _trained_tokens(rows)
         sums = {"loss": 0.0, "entropy": 0.0}
         share = rows[self._rank :: self._ranks]
         for start in range(0, len(share), self._batch):
@@ -232,19 +210,19 @@ class _Training:
         """Measure and log the held-out loss; return True if the training is to stop early."""
         metrics = self.evaluate("")
         self.last_evaluation = metrics
-        self._run.logger.log({f"{name}{EVAL}": value for name, value in metrics.items()}, step=self.step)
-        if self._settings.early_stopping_patience is None:
+        self.run.logger.log({f"{name}{EVAL}": value for name, value in metrics.items()}, step=self.step)
+        if self.settings.early_stopping_patience is None:
             return False
         if self._best is None or metrics["loss"] < self._best[0]:
             self._best = (metrics["loss"], self.step)
             self._evaluations_since_best = 0
         else:
             self._evaluations_since_best += 1
-        return self._evaluations_since_best >= self._settings.early_stopping_patience
+        return self._evaluations_since_best >= self.settings.early_stopping_patience
 
     def _save_checkpoint(self) -> None:
         """Write weights, optimizer, random state and progress; drop older checkpoints, except the best one."""
-        if not self._is_writer:
+        if not self.processes.is_main_process:
             return
 
         def write(path: Path) -> None:
@@ -256,7 +234,7 @@ class _Training:
             state = {"step": self.step, "best": best, "evaluations_since_best": self._evaluations_since_best}
             write_json(path / STATE_FILE, state)
 
-        self._folder.save_checkpoint(self.step, write, keep=() if self._best is None else (self._best[1],))
+        self.folder.save_checkpoint(self.step, write, keep=() if self._best is None else (self._best[1],))
 
     def _load_checkpoint(self, path: Path) -> None:
         """Continue from a checkpoint."""
@@ -278,9 +256,6 @@ class _Training:
 def _load(settings: SFTSettings) -> PolicyModel:
     """Return the model with the adapter, or the weights, to train."""
     refuse_weights(settings, resolve_device(settings.device))
-    folder = adapter_folder(settings.model)
-    if folder is not None:
-        refuse_reward_model(settings.model, folder)
     model = settings.model
     if model not in EMBEDDED_NAMES and Path(model).expanduser().is_dir():
         model = str(Path(model).expanduser().resolve())  # the adapter may be loaded in another working directory
@@ -295,5 +270,5 @@ def _load(settings: SFTSettings) -> PolicyModel:
     )
 
 
-def _trained_tokens(row: Row) -> int:
-    return sum(record.trained_tokens for record in row)
+def _trained_tokens(rows: Sequence[Row]) -> int:
+    return sum(record.trained_tokens for row in rows for record in row)

@@ -68,9 +68,8 @@ _DIGITS: Final = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _PLAIN_NUMBER: Final = re.compile(_DIGITS, re.ASCII)
 _GROUPED_NUMBER: Final = re.compile(rf"\d{{1,3}}(?:,\d{{3}})+(?!\d)(?:\.\d+)?|{_DIGITS}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z]+(?:10|2)?", re.ASCII)
-_SPACE: Final = re.compile(r"\s*")
 _OPERAND_NEXT: Final = re.compile(r"\s*[\d.(A-Za-z$]", re.ASCII)
-_OF: Final = re.compile(r"of\b", re.IGNORECASE)
+_OF: Final = re.compile(r"\s*of\b", re.IGNORECASE)
 
 
 class _Parser:
@@ -140,7 +139,7 @@ class _Parser:
         while self._peek() == "%" and not _OPERAND_NEXT.match(self._text, self._at + 1):
             self._at += 1
             value = bounded(divide(value, 100))
-        if self._peek() == "%" and _OF.match(self._text, self._skip(self._at + 1)):
+        if self._peek() == "%" and _OF.match(self._text, self._at + 1):
             self._at += 1
             value = bounded(divide(value, 100))
         return value
@@ -194,13 +193,10 @@ class _Parser:
         if self._depth > MAX_DEPTH:
             raise CalculationError("nested too deeply")
 
-    def _skip(self, at: int) -> int:
-        match = _SPACE.match(self._text, at)
-        return match.end() if match else at
-
     def _peek(self) -> str:
         """Return the next character that is not a space, "" at the end."""
-        self._at = self._skip(self._at)
+        while self._text[self._at : self._at + 1].isspace():
+            self._at += 1
         return self._text[self._at : self._at + 1]
 
     def _take(self, symbol: str) -> bool:

@@ -25,16 +25,16 @@ from . import CALCULATOR_TOOL, calculate
 
 def calculator_server() -> MCPServer:
     """Return the server; its `run("stdio")` serves until standard input is closed."""
+
+    def calculator(expression: str) -> CallToolResult:
+        """Return the result of `calculate`; its errors are errors of the tool."""
+        result = calculate(expression)
+        return CallToolResult(content=[TextContent(text=result)], is_error=result.startswith("error: "))
+
     function = CALCULATOR_TOOL["function"]
     server = MCPServer("calculator", log_level="WARNING")
-    server.add_tool(_calculator, name=function["name"], description=function["description"])
+    server.add_tool(calculator, name=function["name"], description=function["description"])
     return server
-
-
-def _calculator(expression: str) -> CallToolResult:
-    """Return the result of `calculate`; its errors are errors of the tool."""
-    result = calculate(expression)
-    return CallToolResult(content=[TextContent(text=result)], is_error=result.startswith("error: "))
 
 
 if __name__ == "__main__":

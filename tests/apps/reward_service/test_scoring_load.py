@@ -17,7 +17,7 @@ from mini_agentic_rl.http import BadRequestError
 from mini_agentic_rl.policy.errors import ModelNotFoundError, PolicyError
 from mini_agentic_rl.post_training.models import load_reward_model
 from mini_agentic_rl.post_training.rows import prompt_and_answer
-from post_training.adapters import save_adapter
+from post_training.samples import save_adapter
 from tiny import tiny_tokenizer
 
 MESSAGES = [{"role": "user", "content": "How many?"}, {"role": "assistant", "content": "Three."}]

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,21 @@ import torch
 from gguf import GGUFReader
 from safetensors.torch import save_file
 
-from ...errors import UserError
-from ...files import read_json, reading
-from ...metrics import ConsoleLogger
-from ...policy import ADAPTER_CONFIG, refuse_non_finite, resolve_model
-from ...processes import start_child
-from ..models import adapter_weights
-from ..settings import ExportSettings
-from .base import find_adapter, find_source, portable_name, publish, size_of, target_folder
-from .merged_model import carry_run_file, merge_into
+from ..errors import UserError
+from ..metrics import ConsoleLogger
+from ..policy import ADAPTER_CONFIG, refuse_non_finite, resolve_model
+from ..processes import start_child
+from .merging import (
+    adapter_config,
+    carry_run_file,
+    find_adapter,
+    find_source,
+    portable_name,
+    published,
+    write_merged,
+)
+from .models import adapter_weights
+from .settings import ExportSettings
 
 logger = logging.getLogger(__name__)
 
@@ -106,62 +111,38 @@ def export(settings: ExportSettings) -> dict[str, Any]:
     Raises:
         UserError: a setting cannot work; nothing was published.
     """
-    if settings.wanted == "adapter":
-        return _export_adapter(settings)
     if settings.wanted == "gguf":
         return _export_gguf(settings)
+    folder = find_adapter(settings.adapters, _ADAPTERS)
+    beside = settings.adapters or folder
+    if settings.wanted == "adapter":
+        return published(settings, beside, "adapter", lambda target: _write_adapter(folder, target, settings))
     source = find_source(settings.model, settings.adapters, _ADAPTERS)
-    beside = settings.adapters or source.adapter
-    with target_folder(settings.output_dir, beside, "-merged", overwrite=settings.overwrite) as target:
-        return merge_into(source, target, settings)
-
-
-def _export_adapter(settings: ExportSettings) -> dict[str, Any]:
-    started = time.monotonic()
-    source = find_adapter(settings.adapters, _ADAPTERS)
-    beside = settings.adapters or source
-    written: dict[str, Any] = {}
-    with target_folder(settings.output_dir, beside, "-adapter", overwrite=settings.overwrite) as target:
-        publish(target, lambda folder: written.update(_write_adapter(source, folder, settings)))
-    return {
-        "output_dir": str(target),
-        "format": "adapter",
-        **written,
-        "bytes": size_of(target),
-        "seconds": time.monotonic() - started,
-    }
+    return published(settings, beside, "merged", lambda target: write_merged(source, target, settings))
 
 
 def _export_gguf(settings: ExportSettings) -> dict[str, Any]:
-    started = time.monotonic()
     converter = find_converter(settings.converter)
     named = settings.adapters or settings.model
     if named is None:
         raise UserError("give a trained adapter, or a whole model as `model`", setting=_ADAPTERS)
     beside = Path(named).expanduser().absolute()
-    summary: dict[str, Any] = {}
 
-    def write(folder: Path) -> None:
+    def write(folder: Path) -> dict[str, Any]:
+        summary: dict[str, Any] = {}
         with tempfile.TemporaryDirectory(prefix=".merge-", dir=folder.parent) as work:
+            model = Path(work) / beside.name  # llama.cpp names the model after its folder
             if settings.adapters:
-                merged = Path(work) / beside.name
+                model.mkdir()
                 source = find_source(settings.model, settings.adapters, _ADAPTERS)
-                summary["merged"] = merge_into(source, merged, settings)
+                summary["merged"] = write_merged(source, model, settings)
             else:
-                merged = Path(resolve_model(settings.model or ""))
+                model = Path(resolve_model(settings.model or ""))
             with ConsoleLogger() as progress:
                 progress.phase("converting to GGUF")
-                summary.update(convert(converter, merged, folder, beside.name, settings.outtype))
+                return summary | convert(converter, model, folder, beside.name, settings.outtype)
 
-    with target_folder(settings.output_dir, beside, "-gguf", overwrite=settings.overwrite) as target:
-        publish(target, write)
-    return {
-        "output_dir": str(target),
-        "format": "gguf",
-        "bytes": size_of(target),
-        **summary,
-        "seconds": time.monotonic() - started,
-    }
+    return published(settings, beside, "gguf", write)
 
 
 _TOKENIZER_FILES = (
@@ -178,8 +159,7 @@ _TOKENIZER_FILES = (
 
 def _write_adapter(source: Path, folder: Path, settings: ExportSettings) -> dict[str, Any]:
     """Write the adapter in `source` into an empty folder; return the name of its base, and its rank."""
-    with reading(source / ADAPTER_CONFIG, setting="adapter"):
-        config = read_json(source / ADAPTER_CONFIG)
+    config = adapter_config(source)
     config["base_model_name_or_path"] = portable_name(
         settings.base_name or settings.model or config.get("base_model_name_or_path") or ""
     )

@@ -1,2 +1,0 @@
-from .formats import export as export
-from .merged_model import merge as merge
