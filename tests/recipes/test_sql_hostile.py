@@ -15,7 +15,6 @@ import pytest
 
 from mini_agentic_rl.recipes.sql.data import medical_database
 from mini_agentic_rl.recipes.sql.tool import GRACE, QueryError, QueryLimits, SqlDatabase
-from processes import all_have_ended
 
 LIMITS = QueryLimits(timeout_seconds=0.05, max_memory_mib=64, max_rows=50, max_result_bytes=20_000)
 SECRET = "the secret of another file"
@@ -227,7 +226,7 @@ def test_a_process_that_dies_or_does_not_answer_is_replaced(place, monkeypatch):
     assert place.database.query("SELECT count(*) FROM drug").rows == ((300,),)
     second = place.worker()
     second.kill()
-    assert all_have_ended([second], 30)
+    os.waitid(os.P_PID, second.pid, os.WEXITED | os.WNOWAIT)  # all its threads have ended: it can be reaped
     assert place.database.query("SELECT count(*) FROM drug").rows == ((300,),)
 
 
