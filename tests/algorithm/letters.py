@@ -97,7 +97,12 @@ def algorithm(**overrides) -> MiniGRPO:
 def ppo_algorithm(**overrides) -> MiniPPO:
     """The same with a critic."""
     tokenizer = tiny_tokenizer()
-    options = {"max_new_tokens": 6, "eval_size": 8, "lora": None, "learner": LearnerSettings(learning_rate=3e-3, schedule="constant")}
+    options = {
+        "max_new_tokens": 6,
+        "eval_size": 8,
+        "lora": None,
+        "learner": LearnerSettings(learning_rate=3e-3, schedule="constant"),
+    }
     return MiniPPO(tiny_model(len(tokenizer)), tokenizer, **{**options, **overrides})
 
 

@@ -226,7 +226,8 @@ def test_a_process_that_dies_or_does_not_answer_is_replaced(place, monkeypatch):
     assert place.database.query("SELECT count(*) FROM drug").rows == ((300,),)
     second = place.worker()
     second.kill()
-    os.waitid(os.P_PID, second.pid, os.WEXITED | os.WNOWAIT)  # all its threads have ended: it can be reaped
+    while psutil.pid_exists(second.pid):  # until the thread that waits for it has reaped it
+        time.sleep(0.01)
     assert place.database.query("SELECT count(*) FROM drug").rows == ((300,),)
 
 
