@@ -403,6 +403,13 @@ def test_an_object_that_cannot_be_a_call_is_given_out_at_once(tool_format):
     assert "".join(scanner.feed('{"answer": ')) == '{"answer":'
 
 
+def test_a_python_list_that_does_not_end_is_given_out_and_calls_after_it_are_read():
+    scanner = PythonicFormat().scanner()
+    assert scanner.feed("[f(" + "x" * 70_000)
+    (call,) = (part for part in scanner.feed("\n[g(x=1)]") + scanner.finish() if isinstance(part, ToolCall))
+    assert call.name == "g"
+
+
 def test_an_argument_that_python_would_read_under_another_name_is_quoted():
     written = PythonicFormat().format_call("f", {"ª": 1, "b": 2})
     assert written == '[f(**{"ª": 1, "b": 2})]'

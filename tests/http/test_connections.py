@@ -187,6 +187,22 @@ def test_a_newcomer_takes_the_place_of_who_has_kept_its_request_back_for_longest
         assert all(_closed(connection) for connection in slow[:20])
 
 
+@pytest.mark.parametrize("kept", ["bodies", "idle connections"])
+def test_newcomers_that_come_at_once_do_not_take_each_others_place(kept):
+    with _serving(most=8, within_seconds=60.0) as server, contextlib.ExitStack() as stack:
+        seen = b"GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for _ in range(8):
+            connection = stack.enter_context(_connect(server))
+            connection.sendall(HEAD + b"Content-Length: 2\r\n\r\n" + (b"a" if kept == "bodies" else b"aa"))
+            assert kept == "bodies" or connection.recv(4096)
+        httpx.get(f"{server.root}/docs", timeout=20)  # whatever was sent before has been read by then
+        newcomers = [stack.enter_context(_connect(server)) for _ in range(6)]
+        for connection in newcomers:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(seen)
+        assert not any(_closed(connection) for connection in newcomers)
+
+
 def test_of_requests_whose_body_is_awaited_those_that_send_nothing_make_room():
     limits = RequestLimits(max_awaited_bodies=4)
     with _serving(limits=limits, within_seconds=600.0) as server, contextlib.ExitStack() as stack:

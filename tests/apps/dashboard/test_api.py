@@ -106,6 +106,7 @@ def test_a_filter_passes_just_those_it_names(shown):
     filters = [
         ({"status": "failed"}, lambda row: row["status"] == "failed"),
         ({"status": "failed,succeeded", "group": "0/0", "step": 1}, lambda row: True),
+        ({"status": ","}, lambda row: True),
         ({"reward_min": 0.5}, lambda row: row["reward"] is not None and row["reward"] >= 0.5),
         ({"reward_max": 0.2}, lambda row: row["reward"] is not None and row["reward"] <= 0.2),
         ({"task": "javascript"}, lambda row: "javascript" in row["task"]),

@@ -68,6 +68,22 @@ async def test_a_tool_loop_in_responses_is_recorded_as_one_branch(agent_url, sto
     assert_one_branch(await records_of(store, rollout.rollout_id), calls=2)
 
 
+async def test_a_streamed_tool_loop_in_messages_is_recorded_as_one_branch(agent_url, store, rollout):
+    tool = {"name": "calculate", "input_schema": SCHEMA}
+    messages: list = [{"role": "user", "content": "12+30?"}]
+    async with AsyncAnthropic(base_url=agent_url.removesuffix("/v1"), api_key="none", max_retries=0) as client:
+        for _ in range(2):
+            asked = {"model": "policy", "max_tokens": 99, "tools": [tool], "messages": messages}
+            async with client.messages.stream(**asked) as events:
+                answer = await events.get_final_message()
+            calls = [block.id for block in answer.content if block.type == "tool_use"]
+            done = [{"type": "tool_result", "tool_use_id": call_id, "content": "42"} for call_id in calls]
+            messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": done}]
+    assert [block.text for block in answer.content] == ["The answer is 42."]
+    assert answer.usage.output_tokens > 0
+    assert_one_branch(await records_of(store, rollout.rollout_id), calls=2)
+
+
 async def test_refusals_and_fields_without_effect_are_reported_in_the_agents_dialect(agent_url):
     long = "x" * 9000
     async with openai_client(agent_url) as client:

@@ -172,7 +172,7 @@ class RolloutsQuery(PageQuery):
     def conditions(self) -> dict[str, Any]:
         """Return the filters as arguments of `LightningStore.list_rollouts`."""
         return {
-            "status_in": self.status,
+            "status_in": self.status or None,
             "step": None if self.step is None else self.step - 1,  # stores have the number of steps finished before
             "reward_min": self.reward_min,
             "reward_max": self.reward_max,

@@ -14,6 +14,7 @@ import keyword
 import re
 import unicodedata
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from .base import (
@@ -86,7 +87,16 @@ def _literal(value: Any) -> str:
 
 
 def _call_list() -> Block:
-    """Read a list whose first item starts with `name(`."""
+    """Read a list whose first item starts with `name(`, or `_LONGEST` characters of it: then it is text, and calls may
+    follow."""
+    block = _whole_list()
+    next(block)
+    with suppress(StopIteration):
+        for _ in range(_LONGEST):
+            block.send((yield))
+
+
+def _whole_list() -> Block:
     head = ""
     while (char := (yield)) != "(" or not head:
         if char.isspace():
