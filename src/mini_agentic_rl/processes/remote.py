@@ -189,9 +189,9 @@ class Child:
 
     def interrupt(self) -> None:
         """Send SIGINT to the process alone; nothing on Windows, which cannot."""
-        if os.name == "posix":
+        if os.name == "posix" and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGINT)
+                os.kill(self._process.pid, signal.SIGINT)  # `send_signal` may take the exit code from asyncio, as 255
 
     def end(self, grace: float) -> None:
         """End the process and its descendants: SIGTERM, and SIGKILL after `grace` seconds. Blocks; for any thread.
