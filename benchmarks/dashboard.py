@@ -285,7 +285,7 @@ def browser(root: str, run: str) -> None:
         print("\nfirst paint: not measured (DASHBOARD_PYTHON and DASHBOARD_CHROMIUM name no browser)")
         return
     job = json.dumps({"root": root, "do": "paint", "address": f"#/run/{run}/rollouts"})
-    script = str(ROOT / "tests/dashboard/browser.py")
+    script = str(ROOT / "tests/apps/dashboard/browser.py")
     done = subprocess.run([python, script, chromium, job], capture_output=True, text=True, check=True)
     print("\nin Chromium:", json.loads(done.stdout.splitlines()[-1]))
 

@@ -42,7 +42,6 @@ def pytest_collection_finish():
 _LONG = (
     "recipes/test_sql_training.py",
     "jobs/test_interrupt.py",
-    "benchmarks/test_step_benchmarks.py",
     "gateway/constraints/test_bounds.py",
     "policy/test_ranks_that_go.py",
     "samplers/test_pool.py",

@@ -123,6 +123,10 @@ def test_objects_are_made_from_the_command_line(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         agl.lightning_cli(Agent)
     assert "--agent.name" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["script", "--clientserverexecutionstrategy.role", "runners"])
+    with pytest.raises(SystemExit):
+        agl.lightning_cli(agl.ClientServerExecutionStrategy)
+    assert "'algorithm', 'runner' or 'both', not 'runners'" in capsys.readouterr().err
 
 
 def test_one_logger_is_set_up_and_returned():

@@ -164,6 +164,21 @@ def test_a_runner_that_ignores_every_request_is_killed_and_its_exit_code_is_an_e
     _strategy(**allowed).execute(algorithm, stubborn(""), InMemoryLightningStore())
 
 
+def test_without_a_graceful_timeout_a_process_that_has_ended_is_not_interrupted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def runner(store: LightningStore, index: int, event: ExecutionEvent) -> None:
+        await store.add_resources({})
+
+    async def algorithm(store: LightningStore, event: ExecutionEvent) -> None:
+        while "runner 0 exited with code 0" not in caplog.text:
+            await asyncio.sleep(0.02)
+
+    with caplog.at_level(logging.INFO):
+        _strategy(graceful_timeout=0.0).execute(algorithm, runner, InMemoryLightningStore())
+    assert "did not stop" not in caplog.text
+
+
 def test_a_bundle_that_cannot_be_sent_names_what_stands_in_the_way() -> None:
     class Agent(LitAgent[Any]):
         def __init__(self) -> None:
@@ -212,9 +227,10 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_or_killed_run_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
-    script = tmp_path / "run.py"
-    script.write_text(_SCRIPT)
+def test_an_interrupted_or_killed_run_leaves_no_process_and_no_file(number: signal.Signals, tmp_path: Path) -> None:
+    script, temporary = tmp_path / "run.py", tmp_path / "temporary"
+    temporary.mkdir()
+    script.write_text(f"import tempfile\ntempfile.tempdir = {str(temporary)!r}\n{_SCRIPT}")
     with PythonProcess(script) as process:
         while process.stdout.count("\n") < 1:
             assert process.is_alive, process.stderr
@@ -226,6 +242,10 @@ def test_an_interrupted_or_killed_run_leaves_no_process(number: signal.Signals, 
         rest = process.stdout.splitlines()[1:]
     assert rest == (["interrupted"] if number == signal.SIGINT else [])
     assert all_have_ended(started, 10)
+    end = time.monotonic() + 10
+    while list(temporary.iterdir()) and time.monotonic() < end:  # of a killed run the watchdog removes them
+        time.sleep(0.02)
+    assert list(temporary.iterdir()) == []
 
 
 def test_an_external_store_serves_an_algorithm_and_two_sets_of_runners_one_of_which_dies(tmp_path: Path) -> None:

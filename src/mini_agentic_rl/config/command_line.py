@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 _NOTHING = frozenset({"none", "null", "nil", "~"})
 
@@ -80,7 +80,11 @@ def _reader(kind: Any, *, optional: bool) -> Callable[[str], Any]:
     plain = TypeAdapter[Any](kind if _is_plain(kind) else str)
 
     def read(text: str) -> Any:
-        return None if optional and text.lower() in _NOTHING else plain.validate_python(text)
+        if optional and text.lower() in _NOTHING:
+            return None
+        try:
+            return plain.validate_python(text)
+        except ValidationError as error:
+            raise argparse.ArgumentTypeError(f"{error.errors()[0]['msg']}, not {text!r}") from None
 
-    read.__name__ = getattr(kind, "__name__", "value")  # argparse names the type in errors
     return read

@@ -108,11 +108,12 @@ class ChildProcesses:
 
 
 async def _ends(child: Child, seconds: float) -> bool:
+    ending = asyncio.ensure_future(child.wait())
     try:
-        await asyncio.wait_for(child.wait(), seconds)
-    except asyncio.TimeoutError:
-        return False
-    return True
+        await asyncio.wait({ending}, timeout=seconds)  # with 0 seconds too, True for a process that has ended
+        return ending.done()
+    finally:
+        ending.cancel()
 
 
 class RunnerProcesses(ChildProcesses):

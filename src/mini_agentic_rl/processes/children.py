@@ -192,19 +192,19 @@ def begin_family() -> str:
 
 
 def find_family(pid: int, mark: str) -> list[psutil.Process]:
-    """Return the running members, without the calling process; the first process `pid` may have ended."""
+    """Return the running members, without the calling process; the first process `pid` may have ended, 0 is none."""
     descendants: set[int] = set()
-    with contextlib.suppress(psutil.Error):
-        descendants = {child.pid for child in psutil.Process(pid).children(recursive=True)}
+    if pid:  # 0 is the ancestor of all processes on macOS, and the group of the kernel's on Linux
+        with contextlib.suppress(psutil.Error):
+            descendants = {child.pid for child in psutil.Process(pid).children(recursive=True)}
     return [
         process
         for process in psutil.process_iter(["environ", "status"])
         if process.pid != os.getpid()
         and process.info["status"] != psutil.STATUS_ZOMBIE
         and (
-            process.pid == pid
-            or process.pid in descendants
-            or _group(process.pid) == pid
+            process.pid in descendants
+            or (pid and pid in (process.pid, _group(process.pid)))
             or f"{(process.info['environ'] or {}).get(FAMILY_VARIABLE)}/".startswith(f"{mark}/")
         )
     ]

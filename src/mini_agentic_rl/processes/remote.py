@@ -138,7 +138,7 @@ class Child:
         self._process = process
         self._mark = mark
         self._failure_path = failure_path
-        self._revoke: Callable[[], None] = lambda: None
+        self._revokes: Sequence[Callable[[], None]] = ()
 
     @classmethod
     async def start(cls, name: str, entry: str, argument: Any, orphan_seconds: float) -> Child:
@@ -161,15 +161,20 @@ class Child:
             "failure_path": failure_path,
             "orphan_seconds": orphan_seconds,
         }
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _BOOTSTRAP, name),
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, FAMILY_VARIABLE: mark},
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", _BOOTSTRAP, name),
+                stdin=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                env={**os.environ, FAMILY_VARIABLE: mark},
+            )
+        except BaseException:
+            os.unlink(failure_path)
+            raise
         child = cls(name, process, mark, Path(failure_path))
-        child._revoke = at_death(
-            end_orphans, process.pid, creation_time(process.pid), mark, orphan_seconds + _ORPHAN_MARGIN
+        child._revokes = (
+            at_death(end_orphans, process.pid, creation_time(process.pid), mark, orphan_seconds + _ORPHAN_MARGIN),
+            at_death(os.unlink, failure_path),  # after the process, which may still report
         )
         child._write(pickle.dumps((sys.path, sys.argv, __name__, options)) + pickle.dumps(argument))
         return child
@@ -184,9 +189,9 @@ class Child:
 
     def interrupt(self) -> None:
         """Send SIGINT to the process alone; nothing on Windows, which cannot."""
-        if os.name == "posix":
+        if os.name == "posix" and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGINT)
+                os.kill(self._process.pid, signal.SIGINT)  # `send_signal` may take the exit code from asyncio, as 255
 
     def end(self, grace: float) -> None:
         """End the process and its descendants: SIGTERM, and SIGKILL after `grace` seconds. Blocks; for any thread.
@@ -197,12 +202,14 @@ class Child:
 
     def close(self) -> Exception | None:
         """Forget the process, which has ended; return the failure that it reported."""
-        self._revoke()
-        report = self._failure_path.read_text(encoding="utf-8")
-        self._failure_path.unlink()
-        with contextlib.suppress(ValueError):  # no report, or it was killed while it wrote
+        for revoke in self._revokes:
+            revoke()
+        try:
+            report = self._failure_path.read_text(encoding="utf-8")
+            self._failure_path.unlink()
             return RemoteFailure(**json.loads(report)).as_exception()
-        return None
+        except (OSError, ValueError):  # no report, or it was killed while it wrote, or the system removed an old file
+            return None
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None
