@@ -2,16 +2,18 @@
 
 Each connection takes a file descriptor. The head of a request must arrive within a time and a size, and a connection
 whose client does not read the response is closed. If there are too many connections, a new one replaces another without
-an answer under way: the one that has waited longest for the head of a request, or else the one whose incomplete body
-has been silent for longest, or else the one that has been idle for longest since its last answer.
+an answer under way: the one that has kept its head or the rest of its body back for longest. If that is less than a
+second, as where many connect at once, the one that has been idle for longest since its last answer goes first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import time
 from itertools import count
+from operator import itemgetter
 from typing import ClassVar, Final
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -38,6 +40,8 @@ _TINY_CHUNKS: Final = (
 STALLED_SECONDS: Final = 60.0
 """Time without progress after which a response is given up."""
 _MOST: Final = 4096
+_KEPT_BACK_SECONDS: Final = 1.0
+"""Time for the rest of a request, within which idle connections are replaced before this one."""
 ACCEPTED_AT_ONCE: Final = 8
 """New connections that are accepted in one turn of the event loop; each takes about a millisecond."""
 _SHARE: Final = 2
@@ -90,15 +94,15 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
     most = _MOST
     ending: ClassVar[set[BoundedConnection]] = set()
     """Aborted connections that are still closing."""
-    headless: ClassVar[dict[BoundedConnection, None]] = {}
-    """Connections from which the head of a request is awaited; the one that has been for longest comes first."""
+    headless: ClassVar[dict[BoundedConnection, float]] = {}
+    """Connections from which the head of a request is awaited, and since when; the longest awaited comes first."""
     idle: ClassVar[dict[BoundedConnection, None]] = {}
     """Connections that have got their answer and sent no further request; the longest idle one comes first."""
     most_unfinished = _MOST
     """Most requests with an incomplete body. Each is a task of a hundred objects; with 4,096 of them the garbage
     collector pauses the server for a third of a second."""
-    unfinished: ClassVar[dict[BoundedConnection, None]] = {}
-    """Connections with an incomplete body; the one that has been silent for longest comes first."""
+    unfinished: ClassVar[dict[BoundedConnection, float]] = {}
+    """Connections with an incomplete body, and since when they are silent; the longest silent one comes first."""
     turn: ClassVar[ReadingTurn] = ReadingTurn()
     """Shared by the connections of one server."""
     head_seconds = HEAD_SECONDS
@@ -200,14 +204,14 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
 
     def _await_head(self) -> None:
         if self._head_timer is None:
-            self.headless[self] = None
+            self.headless[self] = time.monotonic()
             self._head_timer = self.loop.call_later(self.head_seconds, self._cut_off)
 
     def _await_body(self) -> None:
         """Update `unfinished` for this connection, and abort the first of them if there are too many."""
         self.unfinished.pop(self, None)
         if self._answering() and self.cycle.more_body and not self.transport.is_closing():
-            self.unfinished[self] = None
+            self.unfinished[self] = time.monotonic()
             if len(self.unfinished) > self.most_unfinished:
                 next(iter(self.unfinished))._cut_off()
 
@@ -225,7 +229,10 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
     def _make_room(self) -> None:
         """Abort the surplus connections; this one, if all the others wait for an answer."""
         while len(self.connections) - len(self.ending) > self.most:
-            first = next(iter(self.headless or self.unfinished or self.idle), self)
+            firsts = [next(iter(queue.items())) for queue in (self.headless, self.unfinished) if queue]
+            first, since = min(firsts, key=itemgetter(1), default=(self, math.inf))
+            if self.idle and time.monotonic() - since < _KEPT_BACK_SECONDS:
+                first = next(iter(self.idle))
             first._cut_off()
             if first is self:
                 return
