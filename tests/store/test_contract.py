@@ -115,6 +115,15 @@ async def test_a_span_comes_back_as_it_was_stored(store: LightningStore) -> None
     assert list(await store.query_spans(claimed.rollout_id, "latest")) == [span]
 
 
+async def test_resources_come_back_as_they_were_stored_with_every_number(store: LightningStore) -> None:
+    parameters = {"logit_bias": {"5": float("-inf")}, "max_tokens": 8, "stop": ["broken \ud83d"]}
+    llm = LLM(endpoint="http://here/v1", model="m", sampling_parameters=parameters)
+    await store.add_resources({"llm": llm, "prompt": PromptTemplate(template="broken \ud83d")})
+    latest = await store.get_latest_resources()
+    assert latest is not None
+    assert latest.resources == {"llm": llm, "prompt": PromptTemplate(template="broken \ud83d")}
+
+
 async def test_an_opentelemetry_span_gets_the_next_sequence_id(store: LightningStore) -> None:
     claimed = await store.start_rollout("a")
     with TracerProvider().get_tracer("test").start_as_current_span("work") as otel_span:

@@ -20,8 +20,8 @@ from mini_agentic_rl.store.listing import RolloutFilter
 from mini_agentic_rl.store.sql import tables as sql_tables
 from mini_agentic_rl.store.sql.schema import SCHEMA_VERSION
 from mini_agentic_rl.store.sql.statements import Statement, listing_of, page_of, total_of
-from mini_agentic_rl.store.tables import Query, conditions
-from mini_agentic_rl.types import EnqueueRolloutRequest, RolloutConfig, Span
+from mini_agentic_rl.store.tables import Query, columns_of, conditions
+from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, ResourcesUpdate, RolloutConfig, Span
 
 from .postgres import needs_postgres, new_database
 from .test_contract import check_reopened, span_of
@@ -30,6 +30,24 @@ from .test_contract import check_reopened, span_of
 async def test_a_reopened_store_holds_what_it_held(tmp_path: Path) -> None:
     store = SqlLightningStore(tmp_path / "runs" / "store.db")
     await check_reopened(store, lambda: SqlLightningStore(f"sqlite:///{store.path}"))
+
+
+def test_a_resource_of_the_users_own_kind_is_stored_as_the_kind_that_is_declared() -> None:
+    class OwnLLM(LLM):
+        notes: str = "of its maker"
+
+    update = ResourcesUpdate(
+        resources_id="rs-1", create_time=1.0, update_time=1.0, version=1, resources={"llm": OwnLLM(model="m")}
+    )
+    assert "notes" not in columns_of("resources", update)["resources_json"]
+
+
+async def test_a_read_that_comes_while_the_store_closes_is_told_so(tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "store.db")
+    store._read_threads.shutdown()
+    with pytest.raises(LightningStoreError, match=r"store\.db is closed"):
+        await store.query_rollouts()
+    await store.close()
 
 
 async def test_a_file_of_a_newer_schema_version_is_refused(tmp_path: Path) -> None:

@@ -197,7 +197,11 @@ class DatabaseStore(LedgerStore):
             return self._query(lambda tables: operation(Ledger(tables)))
 
         self._check_open()
-        return await asyncio.wrap_future(self._read_threads.submit(self._explaining, answer))
+        try:
+            future = self._read_threads.submit(self._explaining, answer)
+        except RuntimeError as error:  # it was closed just now, or the program ends
+            raise LightningStoreError(f"the store {self._name} is closed") from error
+        return await asyncio.wrap_future(future)
 
     def _commit_waiting(self) -> None:
         """Commit the short writes that wait and one long write together, and answer their callers.

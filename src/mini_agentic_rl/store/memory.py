@@ -410,17 +410,19 @@ class MemoryTables:
         return sorted(rows.values(), key=lambda row: row.number)
 
     def _rollout_page(self, query: Query) -> PaginatedResult[_RolloutRow]:
-        statuses = query.required("status")
-        rows = self._rows(query.required("rollout_id"), statuses)
+        ids, statuses = query.required("rollout_id"), query.required("status")
         conditions = len(query.scope) + len(query.filters)
         if query.sort_by is None and conditions == (0 if statuses is None else 1):  # the page ends before all rows
+            rows = self._rows(statuses=statuses)
             total = len(rows)
             if statuses is not None:
                 total = sum(len(self._by_status.get(status, ())) for status in set(statuses))
             ordered = reversed(rows) if query.sort_order == "desc" else rows
             matching = (row for row in ordered if statuses is None or row.rollout.status in statuses)
             return query.page_of(matching, total)
-        return query.page(rows, key=lambda row: row.rollout)
+        if ids is None and statuses is not None:  # all of them are looked at, so none of another status
+            ids = list(chain.from_iterable(self._by_status.get(status, ()) for status in statuses))
+        return query.page(self._rows(ids), key=lambda row: row.rollout)
 
 
 def _text(span: Span) -> str:

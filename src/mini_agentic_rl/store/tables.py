@@ -335,6 +335,8 @@ def columns_of(kind: Kind, item: BaseModel) -> Values:
         return values | {"reward": stored_reward(item.name, item.attributes), "body_json": body_json(item)}
     for name in _JSON_FIELDS[kind]:
         value = fields[name]
+        if name == "resources":  # as declared, and with its numbers: Pydantic's JSON has none that are not finite
+            value = item.model_dump(include={name})[name]
         values[name + "_json"] = value.model_dump_json() if name == "config" else to_json(value)
     if isinstance(item, Rollout):
         values["step"], values["group_id"] = step_and_group(item.metadata)

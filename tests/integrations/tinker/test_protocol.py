@@ -154,6 +154,25 @@ def test_a_tensor_that_is_no_list_of_whole_numbers_is_refused():
             targets_of_json({"dtype": "int64"} | wrong, "x", Room())
 
 
+async def test_requests_are_done_in_the_order_of_their_numbers_however_they_arrive():
+    turns, done = NumberedTurns(1, gap_seconds=60), []
+
+    def work(number: int):
+        async def work() -> int:
+            await asyncio.sleep(0)
+            done.append(number)
+            return number
+
+        return work
+
+    promises = {number: Promise(str(number), "s") for number in (3, 2, 4, 1)}
+    for number, promise in promises.items():
+        turns.put(number, promise, work(number))
+        await asyncio.sleep(0)
+    assert all([await promise.wait(60) for promise in promises.values()])
+    assert (done, promises[3].result) == ([1, 2, 3, 4], 3)
+
+
 async def test_a_request_that_fails_or_never_comes_holds_up_none_behind_it():
     async def fail() -> None:
         raise ZeroDivisionError

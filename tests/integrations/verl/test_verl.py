@@ -94,6 +94,7 @@ def test_nested_dotted_and_omegaconf_like_configurations_are_one():
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
+        ({f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"}, {"loss_aggregation": "sequence"}),
         (
             {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum"},
             {"loss_aggregation": "dr_grpo", "max_trajectory_tokens": 1},
@@ -107,6 +108,10 @@ def test_nested_dotted_and_omegaconf_like_configurations_are_one():
             {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": 0.01, f"{ACTOR}.kl_loss_type": "low_var_kl"},
             {"kl_coef": 0.01, "kl_estimator": "k3"},
         ),
+        (
+            {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "k3+"},
+            {"kl_coef": 0.001, "kl_estimator": "k2"},
+        ),
         ({f"{ACTOR}.use_kl_loss": False, f"{ACTOR}.kl_loss_coef": 0.01, f"{ACTOR}.kl_loss_type": "abs"}, {}),
         ({f"{ACTOR}.ppo_epochs": 2, f"{ACTOR}.clip_ratio": 0.1}, {"epochs_per_batch": 2, "clip_ratio": 0.1}),
         (
@@ -114,6 +119,7 @@ def test_nested_dotted_and_omegaconf_like_configurations_are_one():
             {"policy_loss": "gspo", "loss_aggregation": "sequence"},
         ),
         ({f"{ACTOR}.tis_imp_ratio_cap": 3}, {"importance_correction": "token", "importance_cap": 3.0}),
+        ({f"{ACTOR}.tis_imp_ratio_cap": -1}, {}),
         (
             {"algorithm.adv_estimator": "rloo", "algorithm.norm_adv_by_std_in_grpo": True},
             {"baseline": "leave_one_out", "normalize_advantage": False},
@@ -132,6 +138,7 @@ def test_nested_dotted_and_omegaconf_like_configurations_are_one():
             },
             {"kl_in_reward": True, "kl_coef": 0.02},
         ),
+        ({"algorithm": {"use_kl_in_reward": False, "kl_ctrl.kl_coef": 0.02, "kl_penalty": "low_var_kl"}}, {}),
         (
             {"algorithm.filter_groups": {"enable": True, "max_num_gen_batches": 10}},
             {"dynamic_sampling": True, "max_sampling_rounds": 10},
@@ -142,6 +149,10 @@ def test_nested_dotted_and_omegaconf_like_configurations_are_one():
         ),
         ({"trainer": {"total_epochs": 3, "total_training_steps": 7}}, {"total_steps": 7}),
         ({"algorithm.adv_estimator": "gae", f"{ACTOR}.use_kl_loss": True}, {"kl_in_reward": False, "kl_coef": 0.001}),
+        (
+            {"algorithm.adv_estimator": "gae", "algorithm.use_kl_in_reward": True},
+            {"kl_in_reward": True, "kl_coef": 0.001},
+        ),
     ],
 )
 def test_keys_of_the_loss_and_of_the_algorithm(config, expected):
@@ -169,12 +180,22 @@ def test_keys_of_the_optimizer_and_of_the_adapter():
     [
         ("algorithm.adv_estimator", "remax"),
         ("trainer.critic_warmup", 2),
+        ("algorithm.rollout_correction.rollout_rs", "token_k1"),
         (f"{ACTOR}.entropy_coeff", "some"),
+        (f"{ACTOR}.policy_loss.loss_mode", "kl_cov"),
+        (f"{ACTOR}.loss_agg_mode", "token-sum"),
+        (f"{ACTOR}.optim.lr", "fast"),
         (f"{ACTOR}.optim.lr", -1),
         (f"{ROLLOUT}.n", 1),
         (f"{ROLLOUT}.n", 2.5),
         (f"{ROLLOUT}.top_p", 0.9),
+        (f"{ROLLOUT}.temperature", 0),
         (f"{MODEL}.lora_rank", -1),
+        (f"{ACTOR}.clip_ratio", 2),
+        ("custom_reward_function.path", "reward.py"),
+        ("reward_model.overlong_buffer.enable", True),
+        ("trainer.val_only", True),
+        ("trainer.total_epochs", "two"),
     ],
 )
 def test_a_value_that_would_change_the_result_is_refused_by_its_key(key, value):
@@ -201,6 +222,8 @@ REINFORCE = {"algorithm.adv_estimator": "reinforce_plus_plus"}
         ({**REINFORCE, "algorithm.gamma": 0.9}, r"gamma=0\.9 .*adv_estimator=reinforce_plus_plus"),
         ({**REINFORCE, "algorithm.filter_groups.enable": True}, "enable=True .*adv_estimator=reinforce_plus_plus"),
         ({**GAE, "algorithm.gamma": 1.5}, r"algorithm\.gamma=1\.5 cannot be honoured"),
+        ({**GAE, "algorithm.lam": "much"}, r"algorithm\.lam='much' cannot be honoured: expected a number"),
+        ({**GAE, "trainer.critic_warmup": -1}, r"trainer\.critic_warmup=-1 cannot be honoured"),
         ({**GAE, "algorithm.filter_groups.enable": True}, r"filter_groups\.enable=True .*adv_estimator=gae"),
         ({**GAE, f"{ACTOR}.policy_loss.loss_mode": "gspo"}, r"loss_mode='gspo' .*adv_estimator=gae"),
         (

@@ -43,7 +43,8 @@ def run_script(
         defaults: values of options that are not given.
         further: further flags of the script, each with a value and a description; `prepare` turns them into options.
         computed: descriptions, for the help page, of the defaults that `prepare` computes.
-        prepare: takes the given options with a value, those of `further` included, by name; returns options to add.
+        prepare: takes the given options by name, those of `further` included, with their values (a flag's is empty);
+            returns options to add.
         arguments: arguments of the script; None takes the command line.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)

@@ -403,8 +403,8 @@ class LightningStoreClient(ForwardingStore):
         return numbers
 
     async def close(self) -> None:
-        if self._giving_back:
-            await self._connection.run(asyncio.wait(set(self._giving_back), timeout=_GIVING_BACK_SECONDS))
+        if giving_back := set(self._giving_back):  # a copy: the thread of the connection takes out what is done
+            await self._connection.run(asyncio.wait(giving_back, timeout=_GIVING_BACK_SECONDS))
         await self._connection.close()
 
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
