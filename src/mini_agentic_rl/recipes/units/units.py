@@ -112,7 +112,7 @@ ABSOLUTE: Final = Fraction(1, 200)
 
 _MAIN_JOB: Final[Mapping[str, Any]] = {
     **SHORT_IMITATION,
-    "loop.total_steps": 16,
+    "loop.total_steps": 20,
     "loop.tasks_per_step": 8,
     "loop.tool_format": "compact",
     "learner.learning_rate": 5e-4,
