@@ -86,13 +86,14 @@ async def serving(
 
     Args:
         options: address of the endpoint, and how it reads tool calls and thoughts.
-        keep_open: leave it open after the block.
+        keep_open: leave it open after the block; where the block is not reached, it is closed all the same.
 
     Raises:
         PolicyError: the model or an adapter cannot be loaded.
     """
     context.logger.phase("loading the model")
     served = await asyncio.to_thread(load)
+    closes = True
     try:
         await asyncio.to_thread(
             served.serve,
@@ -108,9 +109,10 @@ async def serving(
         async with resources_with_upstreams(
             held, proxy, context.store, served.model_names, served.put_behind
         ) as resources:
+            closes = not keep_open
             yield served, resources
     finally:
-        if not keep_open:
+        if closes:
             await asyncio.to_thread(served.close)
 
 
