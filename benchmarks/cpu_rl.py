@@ -76,7 +76,7 @@ def train_ours(options: argparse.Namespace) -> float:
         tasks_per_step=TASKS_PER_STEP,
         samples_per_prompt=GROUP,
         max_new_tokens=NEW_TOKENS,
-        learner=LearnerSettings(learning_rate=LEARNING_RATE),
+        learner=LearnerSettings(learning_rate=LEARNING_RATE, schedule="constant"),
         load_options={"dtype": options.dtype, "device": options.device},
     )
     trainer = Trainer(algorithm=algorithm, n_runners=16, output_dir=options.folder / "run")

@@ -97,7 +97,7 @@ def run(agent: WaitingAgent, staleness: int, seed: int, arguments: argparse.Name
         random_model(seed),
         byte_tokenizer(),
         lora=None,
-        learner=LearnerSettings(learning_rate=3e-3),
+        learner=LearnerSettings(learning_rate=3e-3, schedule="constant"),
         total_steps=arguments.steps,
         tasks_per_step=TASKS,
         samples_per_prompt=SAMPLES,

@@ -74,6 +74,14 @@ def test_an_agent_with_a_fixed_address_is_trained(port: int) -> None:
         assert call.attributes["gen_ai.agent.name"] == "speller"
 
 
+def test_a_policy_that_cannot_be_served_is_closed_even_if_it_was_to_stay_open(port: int) -> None:
+    trained = algorithm(total_steps=1, gateway_port=port, keep_open=True)
+    threads = set(threading.enumerate())
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(UserError, match=str(port)):
+        Trainer(algorithm=trained, n_runners=1).fit(WordAgent(Client("")), TASKS[:2])
+    assert not [thread for thread in set(threading.enumerate()) - threads if thread.name == "torch"]
+
+
 class Scores(LitAgent):
     """Earns its reward without a call that could be trained."""
 

@@ -69,7 +69,7 @@ class PostTrainingSettings(JsonSettings, RunSettings, SeedSettings, ModelSetting
     """Forward-backward passes per optimizer step."""
     learning_rate: float = restated(LearnerSettings, "learning_rate", 2e-4)
     warmup_steps: int = restated(LearnerSettings, "warmup_steps", 0)
-    lr_schedule: Schedule = restated(LearnerSettings, "schedule", "linear")
+    lr_schedule: Schedule = restated(LearnerSettings, "schedule", "linear", "Learning-rate schedule.")
     weight_decay: float = restated(LearnerSettings, "weight_decay", 0.0)
     gradient_checkpointing: bool = restated(LearnerSettings, "checkpointing", False)
     eval_every: int | None = restated(
