@@ -89,6 +89,7 @@ def algorithm(**overrides) -> MiniGRPO:
         "max_new_tokens": 6,
         "eval_size": 8,
         "lora": None,
+        # A rate that falls depends on the number of steps, and some runs are resumed with more.
         "learner": LearnerSettings(learning_rate=3e-3, schedule="constant"),
     }
     return MiniGRPO(tiny_model(len(tokenizer)), tokenizer, **{**options, **overrides})

@@ -351,10 +351,8 @@ def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
 def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
     def run(folder, steps, resume=False):
         options = {"tasks_per_step": 4, "checkpoint_every": 1, "deterministic": True, "max_new_tokens": 3}
-        # A rate that falls would depend on the number of steps.
-        learner = LearnerSettings(learning_rate=3e-3, schedule="constant")
         Trainer(
-            algorithm=ppo_algorithm(total_steps=steps, learner=learner, **options),
+            algorithm=ppo_algorithm(total_steps=steps, **options),
             hooks=[CountLetters()],
             n_runners=4,
             output_dir=RunFolder(folder),  # kept by nobody: a run is resumed with more steps

@@ -241,10 +241,7 @@ def test_a_training_imitates_a_few_demonstrations_in_each_step(kept):
         lambda task: [{"role": "user", "content": task["word"]}, {"role": "assistant", "content": "aaaa"}],
         settings=WarmStartSettings(examples=0),
     )
-    learner = LearnerSettings(learning_rate=3e-3, schedule="constant")
-    trained = algorithm(
-        total_steps=12, tasks_per_step=2, samples_per_prompt=4, sft_coef=1.0, warm_start=start, learner=learner
-    )
+    trained = algorithm(total_steps=12, tasks_per_step=2, samples_per_prompt=4, sft_coef=1.0, warm_start=start)
     Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=8, logger=kept).fit(Letters(), TASKS)
     losses = [row["sft/nll"] for row in kept.rows if "sft/nll" in row]
     assert len(losses) == 12
