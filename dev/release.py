@@ -30,7 +30,6 @@ NEEDED = (
     f"{KERNELS}/layers.cpp",
     f"{KERNELS}/layers.h",
     "mini_agentic_rl/apps/dashboard/static/index.html",
-    "mini_agentic_rl/recipes/games/words.txt",
     "mini_agentic_rl/recipes/math/stories/texts/money_and_public_life.txt",
     "mini_agent_lighting/py.typed",
 )
