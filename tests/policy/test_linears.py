@@ -86,7 +86,8 @@ def test_what_is_more_than_plain_is_left_to_peft(options):
 
 
 @pytest.mark.skipif(
-    not kernels.usable(torch.bfloat16, torch.device("cpu")), reason="this machine lacks AVX512-BF16 or g++"
+    not kernels.usable(torch.bfloat16, torch.device("cpu")),
+    reason="no AVX512-BF16 or g++: the compiled products are not checked",
 )
 @pytest.mark.parametrize(("rank", "bias", "frozen_input"), [(8, False, False), (3, True, False), (17, False, True)])
 def test_in_c_plus_plus_results_and_gradients_are_as_exact_as_torchs(rank, bias, frozen_input, monkeypatch):

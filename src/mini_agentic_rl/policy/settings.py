@@ -95,8 +95,8 @@ class LearnerSettings(Settings):
     warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises."""
     schedule: Schedule = Field(default="linear", json_schema_extra={"option": "--lr-schedule"})
-    """Learning-rate schedule. A rate that falls keeps the last steps, in which few groups have a signal, from undoing
-    what was learned."""
+    """Learning-rate schedule. In the last steps few groups have a signal; a constant rate may then undo what was
+    learned."""
     total_steps: int = Field(default=0, ge=0)
     """Optimizer steps of the whole run. Trainings count them themselves; with 0 the default rate stays constant."""
     optimizer: Literal["auto", "adamw", "adamw_8bit"] = "auto"

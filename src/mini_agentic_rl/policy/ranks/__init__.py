@@ -5,7 +5,8 @@
     channel.py     messages between rank 0 and another rank
     follower.py    the other ranks, which make these calls
 
-`../launch.py` says which rank this process is, `../rank_group.py` adds up what ranks compute and divides the base.
+`../launch.py` reads the number of this process's rank; `../rank_group.py` sums gradients and metrics over the ranks,
+and shards the base weights.
 """
 
 import lazy_loader
