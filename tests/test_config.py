@@ -1,9 +1,10 @@
-"""Settings, environment variables and logging."""
+"""Settings, environment variables, errors that name settings, and logging."""
 
 from __future__ import annotations
 
 import io
 import logging
+import pickle
 import re
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from mini_agentic_rl.config import (
     resolve_int_env_var,
     resolve_str_env_var,
 )
+from mini_agentic_rl.errors import UserError, log_failure
 from mini_agentic_rl.logging import PACKAGE_LOGGER, setup_logging
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 
@@ -52,11 +54,35 @@ def test_a_missing_variable_gives_the_fallback(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(variable.value, raising=False)
     assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747) == 4747
     assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT) is None
-    assert resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both") == "both"
-    monkeypatch.setenv("AGL_SERVER_PORT", "80")
     monkeypatch.setenv("AGL_CURRENT_ROLE", "runner")
-    assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747) == 80
     assert resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both") == "runner"
+
+
+def _option(name: str) -> str | None:
+    return f"--{name.replace('_', '-')}" if name in ("full_finetune", "quantization") else None
+
+
+def test_an_error_spells_its_settings_as_options_and_survives_the_way_from_another_process() -> None:
+    error = UserError("`embedded` is quantised: set `quantization=none`, or `quantization`", setting="full_finetune")
+    assert str(error) == "full_finetune: `embedded` is quantised: set `quantization=none`, or `quantization`"
+    spelled = "--full-finetune: `embedded` is quantised: set --quantization none, or --quantization"
+    assert error.spelled(_option) == spelled
+    assert UserError("is no address", setting="store").spelled(_option) == "store: is no address"
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.setting) == (str(error), "full_finetune")
+
+
+def test_an_error_of_the_user_is_logged_in_one_line_and_any_other_with_its_traceback(caplog) -> None:
+    logger = logging.getLogger("mini_agentic_rl.test_config")
+    for error in (UserError("no space is left"), KeyError("x")):
+        try:
+            raise error from OSError("disk")
+        except (UserError, KeyError) as caught:
+            log_failure(logger, caught, "could not record a call")
+    of_user, other = caplog.records
+    assert (of_user.getMessage(), of_user.exc_info) == ("could not record a call: no space is left", None)
+    assert other.getMessage() == "could not record a call"
+    assert "KeyError: 'x'" in caplog.text
 
 
 def test_logging_goes_to_the_console_and_the_file_once_and_leaves_the_root_logger_alone(tmp_path: Path) -> None:

@@ -20,15 +20,12 @@ from mini_agentic_rl.post_training import SFTSettings
     ("name", "told"),
     [
         ("use_trl", "give backend='trl'"),
-        ("learning_rate", "give learner=LearnerSettings(learning_rate=…)"),
         ("lr", "give learner=LearnerSettings(learning_rate=…)"),
         ("lora_rank", "give lora=LoraSettings(r=…)"),
         ("use_peft", "lora=None trains every weight"),
         ("load_in_4bit", "give load_options={\"quantization\": '4bit'}"),
-        ("model_name_or_path", "give model="),
         ("reward_funcs", "the reward is what the agent"),
         ("report_to", "give it to Trainer(logger=…)"),
-        ("output_dir", "give it to Trainer(output_dir=…)"),
         ("cache_mib", "give engine=EngineSettings(cache_mib=…)"),
     ],
 )
@@ -42,9 +39,7 @@ def test_an_argument_of_the_algorithm_that_belongs_elsewhere(name, told):
     ("make", "name", "told"),
     [
         (MiniGRPO, "num_generations", "here it is `samples_per_prompt`"),
-        (MiniGRPO, "max_completion_length", "here it is `max_new_tokens`"),
         (MiniGRPO, "samples_per_promt", "did you mean `samples_per_prompt`?"),
-        (TrainingConfig, "num_generations", "here it is `samples_per_prompt`"),
         (TrainingConfig, "model_name_or_path", "here it is `model_name`"),
         (TrainConfig, "use_trl", "give `backend=trl`"),
         (SFTSettings, "num_train_epochs", "here it is `num_epochs`"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..algorithm import GRPOSettings, PPOSettings, WarmStart
@@ -38,7 +39,7 @@ def train_and_show(settings: TrainConfig) -> None:
         return
     folder = RunFolder(settings.run.output_dir)
     written = [folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
-    show(settings, summary, lambda console: show_result(console, summary, written=written, then=what_next(folder)))
+    show(settings, summary, partial(show_result, written=written, then=what_next(folder)))
 
 
 def train_job(config: TrainConfig) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     strategy: Any = config.strategy or components.get("strategy")  # None leaves it to the environment
     if strategy == "ray":
         strategy = {"type": "ray", "settings": config.ray}
-    with recorded(folder, config.run, config.flat(), algorithm, about=lambda: about) as run:
+    with recorded(folder, config.run, config.flat(), algorithm, about=about) as run:
         if not run.is_finished:
             trainer = Trainer(
                 algorithm=algorithm,

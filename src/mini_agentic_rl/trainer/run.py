@@ -12,25 +12,30 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
 from ..attribution import unrecorded
 from ..errors import UserError
-from ..execution import ExecutionEvent, ExecutionStrategy
-from ..files import disk_failure, one_writer
+from ..execution import ExecutionEvent
+from ..files import disk_failure, make_private_folder, one_writer
 from ..litagent import LitAgent
 from ..metrics import MetricsLogger, MultiLogger, PrometheusLogger, make_logger
 from ..processes import in_daemon_thread
 from ..redaction import without_secrets_within
 from ..runner import Runner
-from ..store import LightningStore
+from ..store import InMemoryLightningStore, LightningStore
 from ..types import Dataset, Hook
+from .components import runs_algorithm
 from .run_folder import RunFolder, RunState
-from .settings import RunSettings, TraceExportSettings, exported
+from .settings import RunSettings, exported
 from .summary import transcript_rows, write_results
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +44,6 @@ _TRANSCRIPTS: Final = 50
 
 Checkpoint = tuple[int, Path]
 """The step of a checkpoint, and its folder."""
-
-RowsToKeep = Callable[[Checkpoint | None], int | None]
-"""Function from the checkpoint of a resumed run to the number of rows of metrics that it keeps: later steps are done
-again. None keeps all."""
 
 
 def label(part: Algorithm | LitAgent[Any]) -> str:
@@ -123,22 +124,58 @@ class RunnerBundle:
             await self.runner.iter(event=event)
 
 
-@dataclass
 class Run:
-    """Both bundles, the store between them, and the strategy that runs them."""
+    """A run of a trainer: its algorithm and its runners on one store, executed by its strategy.
 
-    strategy: ExecutionStrategy
-    store: LightningStore
-    algorithm_bundle: AlgorithmBundle
-    runner_bundle: RunnerBundle
-    runs_algorithm: bool = True
-    """True if the algorithm is part of this start of the program, and not runners alone."""
-    cancels_leftovers: bool = False
-    """Cancel the unfinished rollouts of an earlier run in the store, before a runner can claim them."""
-    closes_store: bool = False
-    export: TraceExportSettings = field(default_factory=TraceExportSettings)
-    """Receiver of the spans besides the store."""
-    folder: Path | None = None
+    Args:
+        logger: metrics and progress of the algorithm.
+        folder: folder of the checkpoints and results, and of the rollouts where the trainer has no store.
+        resume: go on from the latest checkpoint in `folder`.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        algorithm: Algorithm,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+        logger: MetricsLogger,
+        folder: RunFolder | None = None,
+        *,
+        resume: bool = False,
+    ) -> None:
+        self.trainer, self.algorithm, self.agent = trainer, algorithm, agent
+        self.runs_algorithm = runs_algorithm(trainer.strategy)
+        """True if the algorithm is part of this start of the program, and not runners alone."""
+        # The unfinished rollouts of an earlier run are cancelled before a runner can claim them.
+        self._cancels_leftovers = self.runs_algorithm and (resume or trainer.owns_store)
+        store = trainer.store
+        if store is None and folder is not None and self.runs_algorithm:
+            from ..store import SqlLightningStore
+
+            make_private_folder(folder.path)
+            store = SqlLightningStore(folder.rollouts_path)
+        # A process of runners alone reaches the algorithm's store.
+        self.store: LightningStore = InMemoryLightningStore() if store is None else store
+        agent.set_trainer(trainer)
+        algorithm.set_trainer(trainer)
+        context_on = partial(
+            AlgorithmContext,
+            logger=logger,
+            checkpoints=folder,
+            resume=resume,
+            initial_resources=trainer.initial_resources,
+            n_runners=trainer.n_runners,
+            adapter=trainer.adapter,
+            llm_proxy=trainer.llm_proxy,
+            num_epochs=trainer.num_epochs,
+            on_failure=trainer.on_failure,
+            trained_agents=agent.trained_agents,
+        )
+        self._switch = StopSwitch()
+        self._algorithm_bundle = AlgorithmBundle(algorithm, context_on, train_dataset, val_dataset, self._switch)
+        self._runner_bundle = RunnerBundle(trainer.runner, agent, trainer.hooks, self._switch)
 
     def execute(self) -> None:
         """Run to the end of the algorithm. Not callable from inside a running event loop.
@@ -146,19 +183,20 @@ class Run:
         Raises:
             Exception: whatever the algorithm raised.
         """
+        trainer, bundles = self.trainer, (self._algorithm_bundle, self._runner_bundle)
         try:
-            if self.cancels_leftovers:
+            if self._cancels_leftovers:
                 left = asyncio.run(cancel_leftovers(self.store))
                 if left:
                     logger.info("%d unfinished rollouts of an earlier run cancelled", left)
             if not self.runs_algorithm:
-                self.strategy.execute(self.algorithm_bundle, self.runner_bundle, self.store)
+                trainer.strategy.execute(*bundles, self.store)
                 return
-            agent = self.runner_bundle.agent
-            with exported(self.store, self.export, agent=label(agent), run=self.folder) as store:
-                self.strategy.execute(self.algorithm_bundle, self.runner_bundle, store)
+            folder = None if trainer.folder is None else trainer.folder.path
+            with exported(self.store, trainer.export, agent=label(self.agent), run=folder) as store:
+                trainer.strategy.execute(*bundles, store)
         finally:
-            if self.closes_store:
+            if trainer.store is None:
                 asyncio.run(self.store.close())
 
     async def execute_async(self) -> None:
@@ -168,13 +206,12 @@ class Run:
             Exception: whatever the algorithm raised.
         """
         work = in_daemon_thread(self.execute, "trainer")
-        work.add_done_callback(_look_at)
+        # Retrieve the exception of a stopped run, so that asyncio does not log it.
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
-            while not work.done() and (
-                self.algorithm_bundle.switch.press() or self.strategy.stop() or self.runs_algorithm
-            ):
+            while not work.done() and (self._switch.press() or self.trainer.strategy.stop() or self.runs_algorithm):
                 await asyncio.wait({work}, timeout=_LOOK_SECONDS)
             raise
 
@@ -189,12 +226,6 @@ async def _end(work: asyncio.Future[None]) -> None:
     while not work.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait({work})
-
-
-def _look_at(work: asyncio.Future[None]) -> None:
-    """Retrieve the exception of a stopped run, so that asyncio does not log it."""
-    if not work.cancelled():
-        work.exception()
 
 
 @dataclass
@@ -227,13 +258,13 @@ def recorded(
     config: Mapping[str, Any],
     algorithm: Algorithm,
     *,
-    about: Callable[[], Mapping[str, Any]] = dict,
+    about: Mapping[str, Any] | None = None,
 ) -> Iterator[RecordedRun]:
     """Keep a run of an algorithm in a folder, as `open_run` does; write report and summary after the block.
 
     Args:
         config: the configuration, as JSON values.
-        about: returns further entries of the summary; called at the end.
+        about: further entries of the summary.
 
     Raises:
         UserError: another run writes the folder, or it cannot be used like this, or not be written.
@@ -246,7 +277,7 @@ def recorded(
     with open_run(folder, settings, config, rows_to_keep=rows_to_keep) as run:
         yield run
         if not run.is_finished:
-            run.summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about())
+            run.summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about)
             last = algorithm.evaluations[-1] if algorithm.evaluations else None
             run.logger.table("transcripts", without_secrets_within(transcript_rows(last, _TRANSCRIPTS)))
 
@@ -257,7 +288,7 @@ def open_run(
     settings: RunSettings,
     config: Mapping[str, Any],
     *,
-    rows_to_keep: RowsToKeep,
+    rows_to_keep: Callable[[Checkpoint | None], int | None],
     is_writer: bool = True,
     agree: Callable[[RunState], RunState] = lambda state: state,
 ) -> Iterator[RecordedRun]:
@@ -266,6 +297,8 @@ def open_run(
 
     Args:
         config: the configuration, as JSON values.
+        rows_to_keep: returns the number of rows of metrics that a run resumed from a checkpoint keeps; later steps are
+            done again. None keeps all.
         is_writer: False for a process beside the one that writes the folder.
         agree: broadcasts the state that the writer has found to all processes.
 

@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,9 @@ from typing import Any, TypedDict, get_args
 from typing_extensions import Unpack
 
 from ..adapter import TraceAdapter, TracerTraceToTriplet
-from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure
+from ..algorithm import Algorithm, Baseline, FastAlgorithm, OnFailure
 from ..execution import ExecutionStrategy
-from ..files import make_private_folder, one_writer
+from ..files import one_writer
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
 from ..policy import launched, restarted
@@ -32,7 +32,6 @@ from ..types import Dataset, Hook, NamedResources
 from .components import (
     Component,
     build,
-    build_any,
     make_store,
     make_strategy,
     read_inputs,
@@ -40,7 +39,7 @@ from .components import (
     runners_of,
     runs_algorithm,
 )
-from .run import AlgorithmBundle, Run, RunnerBundle, StopSwitch, label, recorded
+from .run import Run, label, recorded
 from .run_folder import RunFolder
 from .settings import RunSettings, TraceExportSettings
 from .summary import what_next
@@ -194,11 +193,12 @@ class Trainer:
         self.store = make_store(store, self.folder)
         """Store of rollouts and spans; None where each run opens the one in `output_dir`."""
         is_new = store is None and isinstance(self.store, InMemoryLightningStore)
-        self._has_own_store = self.store is None or is_new
+        self.owns_store = self.store is None or is_new
+        """No other process writes the store."""
         self.algorithm: Algorithm | None = (
             None if algorithm is None else build("algorithm", algorithm, Algorithm, names=_ALGORITHMS)
         )
-        self.llm_proxy = build_any("llm_proxy", llm_proxy, untyped="mini_agentic_rl.llm_proxy.LLMProxy")
+        self.llm_proxy = build("llm_proxy", llm_proxy, None, untyped="mini_agentic_rl.llm_proxy.LLMProxy")
         if hooks is None or isinstance(hooks, str) or not isinstance(hooks, Sequence):
             hooks = [] if hooks is None else [hooks]
         self.hooks: list[Hook] = [build("hooks", hook, Hook) for hook in hooks]
@@ -264,7 +264,7 @@ class Trainer:
             if run is not None:
                 await run.execute_async()
         written = {} if self.folder is None else self.folder.read_summary()
-        return written if written or run is None else dict(run.algorithm_bundle.algorithm.summary)
+        return written if written or run is None else dict(run.algorithm.summary)
 
     @contextmanager
     def _run(self, dev: bool, agent: Any, train_dataset: Any, val_dataset: Any) -> Iterator[Run | None]:
@@ -282,106 +282,55 @@ class Trainer:
         for name, value in (("num_epochs", self.num_epochs), ("on_failure", self.on_failure)):
             if with_algorithm and value is not None and name not in algorithm.honours:
                 logger.warning("Trainer(%s=%r) has no effect: %s does not follow it", name, value, label(algorithm))
+        start = partial(Run, self, algorithm, chosen, train, val)
         try:
             if launch is not None and launch.follows:
                 algorithm.follow(launch)
                 yield None
             elif self.folder is None or dev or not with_algorithm:
-                yield self._plan(algorithm, chosen, train, val, self.logger, None)
+                yield start(self.logger)
             elif not self._keeps_run:
-                yield self._plan(algorithm, chosen, train, val, self.logger, self.folder, resume=self.resume)
-            elif not runs_algorithm(self.strategy, here=True):
-                with one_writer(self.folder.path):
-                    state = self.folder.begin(
-                        self._config(algorithm, chosen, train, val), resume=self.resume, overwrite=self.overwrite
-                    )
-                    yield self._plan(algorithm, chosen, train, val, self.logger, self.folder, resume=state != "new")
+                yield start(self.logger, self.folder, resume=self.resume)
             else:
-                yield from self._recorded(algorithm, chosen, train, val)
+                config = {
+                    "algorithm": label(algorithm),
+                    **algorithm.configuration,
+                    "num_epochs": self.num_epochs,
+                    "on_failure": self.on_failure,
+                    "agent": label(chosen),
+                    "tasks": {"train": 0 if train is None else len(train), "val": 0 if val is None else len(val)},
+                    "n_runners": self.n_runners,
+                }
+                yield from self._recorded(start, algorithm, json.loads(json.dumps(config, default=str)))
         finally:
             if self._closes_logger:
                 self.logger.close()
 
-    def _recorded(self, algorithm: Algorithm, agent: LitAgent[Any], train: Any, val: Any) -> Iterator[Run | None]:
+    def _recorded(
+        self, start: Callable[..., Run], algorithm: Algorithm, config: Mapping[str, Any]
+    ) -> Iterator[Run | None]:
         """Yield the run, in a folder that is written as those of the commands are."""
         assert self.folder is not None
+        if not runs_algorithm(self.strategy, here=True):  # another process has the results
+            with one_writer(self.folder.path):
+                state = self.folder.begin(config, resume=self.resume, overwrite=self.overwrite)
+                yield start(self.logger, self.folder, resume=state != "new")
+            return
         settings = RunSettings(output_dir=self.folder.path, console=False, resume=self.resume, overwrite=self.overwrite)
-        with recorded(self.folder, settings, self._config(algorithm, agent, train, val), algorithm) as kept:
+        with recorded(self.folder, settings, config, algorithm) as kept:
             if kept.is_finished:
                 self.logger.note(f"the run in {self.folder.path} is finished: nothing is left to do")
             if kept.is_finished and kept.checkpoint is None:
                 yield None
                 return
             loggers = MultiLogger([kept.logger, self.logger])  # first the file: it is whole whatever the others do
-            yield self._plan(algorithm, agent, train, val, loggers, self.folder, resume=kept.state != "new")
+            yield start(loggers, self.folder, resume=kept.state != "new")
         for line in what_next(self.folder):
             self.logger.note(line)
 
-    def _config(self, algorithm: Algorithm, agent: LitAgent[Any], train: Any, val: Any) -> dict[str, Any]:
-        """Return the configuration of a run, as JSON values."""
-        given = {
-            "algorithm": label(algorithm),
-            **algorithm.configuration,
-            "num_epochs": self.num_epochs,
-            "on_failure": self.on_failure,
-            "agent": label(agent),
-            "tasks": {"train": len(train) if train is not None else 0, "val": len(val) if val is not None else 0},
-            "n_runners": self.n_runners,
-        }
-        config: dict[str, Any] = json.loads(json.dumps(given, default=str))
-        return config
-
-    def _plan(
-        self,
-        algorithm: Algorithm,
-        agent: LitAgent[Any],
-        train: Any,
-        val: Any,
-        out: MetricsLogger,
-        folder: RunFolder | None,
-        *,
-        resume: bool = False,
-    ) -> Run:
-        with_algorithm = runs_algorithm(self.strategy)
-        store = self.store
-        if store is None:
-            store = InMemoryLightningStore()  # a process of runners alone reaches the algorithm's store
-            if folder is not None and with_algorithm:
-                from ..store import SqlLightningStore
-
-                make_private_folder(folder.path)
-                store = SqlLightningStore(folder.rollouts_path)
-        agent.set_trainer(self)
-        algorithm.set_trainer(self)
-        switch = StopSwitch()
-        context_on = partial(
-            AlgorithmContext,
-            logger=out,
-            checkpoints=folder,
-            resume=resume,
-            initial_resources=self.initial_resources,
-            n_runners=self.n_runners,
-            adapter=self.adapter,
-            llm_proxy=self.llm_proxy,
-            num_epochs=self.num_epochs,
-            on_failure=self.on_failure,
-            trained_agents=agent.trained_agents,
-        )
-        return Run(
-            self.strategy,
-            store,
-            AlgorithmBundle(algorithm, context_on, train, val, switch),
-            RunnerBundle(self.runner, agent, self.hooks, switch),
-            runs_algorithm=with_algorithm,
-            cancels_leftovers=with_algorithm and (resume or self._has_own_store),
-            closes_store=self.store is None,
-            export=self.export,
-            folder=None if self.folder is None else self.folder.path,
-        )
-
     def __reduce__(self) -> tuple[Any, ...]:
         """A trainer stays in its process: an agent that is sent to another one arrives without it."""
-        return _nothing, ()
+        return type(None), ()
 
     def _algorithm(self, dev: bool) -> Algorithm:
         if dev:
@@ -407,10 +356,6 @@ def _either(name: str, value: Any, alias: str, other: Any) -> Any:
     if value is not None and other is not None:
         raise ValueError(f"{name} and {alias} are two names of one thing: give one of them")
     return other if value is None else value
-
-
-def _nothing() -> None:
-    return None
 
 
 def _refuse_running_loop(method: str) -> None:
