@@ -24,9 +24,11 @@ from ..errors import UserError
 from ..plugins import load_part
 from ..policy import embedded_is_pulled, embedded_path, kernels, resolve_dtype
 from ..processes import CoreWatch, allowed_cores, weaker_bounds
+from .plan import PlanSettings
 from .planning import plan_job
+from .serve import ServeSettings
 from .speed_test import measure_speed, minutes_of_train, save_speed
-from .train_config import PlanSettings
+from .store_server import ServeStoreSettings
 
 _PACKAGE: Final = "mini-agentic-rl"
 _GIB: Final = 2**30
@@ -53,11 +55,10 @@ class Check:
     """What to do; empty if nothing."""
 
 
-def checkup(servers: Mapping[str, int], *, speed_test: bool = True) -> dict[str, Any]:
+def checkup(*, speed_test: bool = True) -> dict[str, Any]:
     """Check this computer.
 
     Args:
-        servers: ports of the commands that serve, by the names of these commands.
         speed_test: measure for ten seconds how fast this computer samples and learns.
 
     Returns:
@@ -66,7 +67,9 @@ def checkup(servers: Mapping[str, int], *, speed_test: bool = True) -> dict[str,
     """
     python = Check("Python", "ok", f"{platform.python_version()} ({sys.executable})")
     checks = (packages, torch_build, compiler, embedded_model, folders, sandbox, bounds)
-    installation = [python, *(check() for check in checks), ports(servers)]
+    servers = {"serve": ServeSettings, "store": ServeStoreSettings}
+    port_check = ports({name: int(kind.settings()["port"].default) for name, kind in servers.items()})
+    installation = [python, *(check() for check in checks), port_check]
     hardware = [check() for check in (processors, other_work, memory, disk, gpus)]
     speed = None
     if speed_test:

@@ -13,13 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..config import JsonSettings, Settings
+from ..config import JsonSettings
 from ..metrics import WINDOW, counted, finding_text, number
 from ..plugins import load_part
 from ..visible_text import visible_line
 from .options import with_options
-from .serve import ServeSettings
-from .store_server import ServeStoreSettings
 from .tables import show
 from .train_config import TrainConfig
 
@@ -48,9 +46,7 @@ def doctor(settings: DoctorSettings) -> None:
     if settings.run is None:
         from .checkup import checkup
 
-        commands: Mapping[str, type[Settings]] = {"serve": ServeSettings, "store": ServeStoreSettings}
-        servers = {name: int(kind.settings()["port"].default) for name, kind in commands.items()}
-        result = checkup(servers, speed_test=settings.speed_test)
+        result = checkup(speed_test=settings.speed_test)
         show(settings, result, _show_checkup)
         faults = int(result["faults"])
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 from typer.core import TyperCommand
 
 from ..config import COMMAS, VALUES, WITHOUT_OPTION, Setting, Settings, called_here, extra_of
-from ..errors import UserError
+from ..errors import UserError, spelled_settings
 from ..logging import setup_logging
 from ..metrics import shared_console
 from ..processes import TERMINATED, Terminated, stops_cleanly
@@ -31,7 +30,6 @@ COMMAND_PANEL = "Command"
 """Last group of the options of every command: those that are no settings."""
 USER_ERROR = 2
 INTERRUPTED = 130
-_QUOTED = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 
 
 class SettingsCommand(TyperCommand):
@@ -84,7 +82,6 @@ def settings_command(
         panel: group of the command on the help page.
         has_file: False leaves `--config` and `--print-config` out.
         short_help: names of the settings that `--help` shows, where `--help-all` shows the others; empty for all.
-
     """
 
     def decorate(run: Callable[[S], None]) -> None:
@@ -189,14 +186,7 @@ def option_name(setting: Setting) -> str:
 
 def with_options(kind: type[Settings], text: str) -> str:
     """Return a text in which names of settings in backticks are replaced by the options of a command."""
-
-    def as_option(quoted: re.Match[str]) -> str:
-        option = _spelling(kind, quoted[1])
-        if option is None:
-            return quoted[0]
-        return f"`{option}`" if quoted[2] is None else f"`{option} {quoted[2]}`"
-
-    return _QUOTED.sub(as_option, text)
+    return spelled_settings(text, lambda name: _spelling(kind, name), quote="`")
 
 
 def _show_all(context: typer.Context, requested: bool) -> None:

@@ -86,7 +86,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
     strategy: Any = config.strategy or components.get("strategy")  # None leaves it to the environment
     if strategy == "ray":
         strategy = {"type": "ray", "settings": config.ray}
-    with recorded(folder, config.run, config.flat(), algorithm, about=about) as run:
+    with recorded(folder, config.run, config.flat(), algorithm, about=lambda: about) as run:
         if not run.is_finished:
             trainer = Trainer(
                 algorithm=algorithm,
@@ -97,7 +97,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
                 logger=run.logger,
                 otlp=config.export,
                 resume=run.is_resumed,
-                **{name: one for name, one in components.items() if name != "strategy"},
+                **{name: part for name, part in components.items() if name != "strategy"},
             )
             trainer.fit(recipe.agent, train, val_dataset=held_out)
     return folder.read_summary()

@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..adapter import text_of
 from ..files import write_text
 from ..metrics import HEADLINE_FAMILIES, RunView, diagnose, duration, number, percent
 from ..redaction import without_secrets_within
@@ -155,7 +156,7 @@ def write_report(
     eval_size = config.get("eval_size")
     view = RunView.of_rows(metrics_rows, eval_size=eval_size if isinstance(eval_size, int) else None)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"percent": percent, "json": _json, "content": _content, "cut": _cut}
+    environment.filters |= {"percent": percent, "json": _json, "text": lambda value: text_of(value or "", _MAX_SHOWN)}
     page = environment.from_string(_PAGE).render(
         name=folder.path.resolve().name,
         style=_STYLE,
@@ -198,24 +199,15 @@ def _json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _content(content: Any) -> str:
-    """Return the plain text of a message: a string, or a list of parts."""
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content if isinstance(part, dict))
-    return "" if content is None else str(content)
-
-
-def _cut(text: Any) -> str:
-    shown = str(text)
-    left_out = len(shown) - _MAX_SHOWN
-    return f"{shown[:_MAX_SHOWN]} … ({left_out} more characters)" if left_out > 0 else shown
-
-
 _PAGE = """<!DOCTYPE html>
 {% macro code(text) %}
 {% for part in text.split("`") %}
 {% if loop.index0 % 2 %}<code>{{ part }}</code>{% else %}{{ part }}{% endif %}
 {% endfor %}
+{% endmacro %}
+{% macro shown(value) %}
+{% set text = value | text %}
+{{ text.text }}{% if text.more %} … ({{ text.more }} more characters){% endif %}
 {% endmacro %}
 {% macro pairs(title, values) %}
 {% if values %}
@@ -311,9 +303,10 @@ _PAGE = """<!DOCTYPE html>
 {% for message in transcript.messages or [] %}
 <div class="message {{ message.role if message.role in ("system", "user", "assistant", "tool") else "other" }}">
 <span class="role">{{ message.role }}</span>
-{% if message.content | content %}<p>{{ message.content | content | cut }}</p>{% endif %}
+{% if (message.content | text).text %}<p>{{ shown(message.content) }}</p>{% endif %}
 {% for call in message.tool_calls or [] %}
-<p class="call">{{ call.function.name | cut }} {{ call.function.arguments | cut }}</p>
+{% set function = call.function or {} %}
+<p class="call">{{ shown(function.name) }} {{ shown(function.arguments) }}</p>
 {% endfor %}
 </div>
 {% endfor %}

@@ -258,13 +258,13 @@ def recorded(
     config: Mapping[str, Any],
     algorithm: Algorithm,
     *,
-    about: Mapping[str, Any] | None = None,
+    about: Callable[[], Mapping[str, Any]] = dict,
 ) -> Iterator[RecordedRun]:
     """Keep a run of an algorithm in a folder, as `open_run` does; write report and summary after the block.
 
     Args:
         config: the configuration, as JSON values.
-        about: further entries of the summary.
+        about: returns further entries of the summary; called at the end.
 
     Raises:
         UserError: another run writes the folder, or it cannot be used like this, or not be written.
@@ -277,7 +277,7 @@ def recorded(
     with open_run(folder, settings, config, rows_to_keep=rows_to_keep) as run:
         yield run
         if not run.is_finished:
-            run.summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about)
+            run.summary = write_results(folder, algorithm, seconds=time.perf_counter() - started, about=about())
             last = algorithm.evaluations[-1] if algorithm.evaluations else None
             run.logger.table("transcripts", without_secrets_within(transcript_rows(last, _TRANSCRIPTS)))
 
