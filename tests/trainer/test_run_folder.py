@@ -170,17 +170,6 @@ def test_what_an_unfinished_run_has_trained_is_not_deleted_unless_asked(tmp_path
 SMALL = {"tasks_per_step": 2, "samples_per_prompt": 2, "eval_size": 2, "checkpoint_every": 1}
 
 
-class Breaks(MetricsLogger):
-    """The process ends after a step."""
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-
-    def log(self, metrics, *, step):
-        if step == self.after:
-            raise KeyboardInterrupt
-
-
 def _fit(folder, steps=1, **settings):
     given = {"logger": MetricsLogger(), **settings}
     trainer = Trainer(
@@ -236,20 +225,6 @@ def test_a_second_call_begins_at_the_beginning_and_leaves_no_checkpoint_of_the_f
     trainer.fit(Letters(), TASKS, val_dataset=TASKS)
     assert trainer.algorithm.summary["steps"] == 1
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step_0", "step_1"]
-
-
-def test_a_run_is_resumed_under_the_same_settings_alone(tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        _fit(tmp_path, steps=2, logger=Breaks(after=1))
-    with pytest.raises(UserError, match="holds an unfinished run with a checkpoint"):
-        _fit(tmp_path, steps=2)
-    with pytest.raises(UserError, match=r"resume: .*other settings: loop.total_steps \(was 2, now 3\)"):
-        _fit(tmp_path, steps=3, resume=True)
-    assert _fit(tmp_path, steps=2, resume=True).algorithm.summary["steps"] == 2
-    rows = list(read_metrics(tmp_path / "metrics.jsonl"))
-    steps = [row["step"] for row in rows]
-    assert steps == sorted(steps)
-    assert steps.count(2) == 2  # one of training, one of what is measured after it
 
 
 def test_a_finished_run_that_is_resumed_gives_its_results_and_trains_nothing(tmp_path):

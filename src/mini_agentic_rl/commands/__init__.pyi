@@ -7,7 +7,6 @@ from .data import DatasetSettings as DatasetSettings
 from .evaluate import EvalSettings as EvalSettings
 from .evaluate import eval_job as eval_job
 from .new_project import NewSettings as NewSettings
-from .plan import PlanSettings as PlanSettings
 from .planning import plan_job as plan_job
 from .serve import ServeSettings as ServeSettings
 from .serve import accepted_keys as accepted_keys
@@ -22,5 +21,6 @@ from .train import train_and_show as train_and_show
 from .train import train_job as train_job
 from .train_config import PPO as PPO
 from .train_config import TRAIN_SHORT_HELP as TRAIN_SHORT_HELP
+from .train_config import PlanSettings as PlanSettings
 from .train_config import TrainConfig as TrainConfig
 from .train_config import with_agent_defaults as with_agent_defaults

@@ -24,11 +24,11 @@ from ..errors import UserError
 from ..plugins import load_part
 from ..policy import embedded_is_pulled, embedded_path, kernels, resolve_dtype
 from ..processes import CoreWatch, allowed_cores, weaker_bounds
-from .plan import PlanSettings
 from .planning import plan_job
 from .serve import ServeSettings
 from .speed_test import measure_speed, minutes_of_train, save_speed
 from .store_server import ServeStoreSettings
+from .train_config import PlanSettings
 
 _PACKAGE: Final = "mini-agentic-rl"
 _GIB: Final = 2**30

@@ -27,14 +27,14 @@ from .doctor import DoctorSettings, doctor
 from .evaluate import EVAL_SHORT_HELP, EvalSettings, evaluate
 from .new_project import NewSettings, new
 from .options import DATA, INSTALLED, MEASURE, SERVE, STORE, TRAIN, USER_ERROR, settings_command, with_errors
-from .plan import PlanSettings, plan
+from .plan import plan
 from .post_training import TRAININGS, export, merge, training_command
 from .serve import SERVE_SHORT_HELP, ServeSettings, serve
 from .store_commands import ImportSettings, StoreSettings, import_records, rollouts_app, show_workers, spans_app
 from .store_server import ServeStoreSettings, serve_store
 from .tables import show
 from .train import train
-from .train_config import TRAIN_SHORT_HELP, TrainConfig
+from .train_config import TRAIN_SHORT_HELP, PlanSettings, TrainConfig
 
 _POST_TRAINING: Final[Sequence[str]] = (
     *("model", "device", "use_lora", "lora_r", "dataset", "max_samples", "max_length", "num_epochs", "max_steps"),

@@ -2,64 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
-from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from ..algorithm import GRPOSettings
-from ..config import JsonSettings
-from ..policy import EngineSettings, LearnerSettings, LoraSettings, ModelSettings, RankSettings
-from ..samplers import SamplerSettings
 from ..visible_text import visible_line
 from .tables import show
-
-
-class PlanSettings(JsonSettings):
-    """The settings of `plan`."""
-
-    defaults: ClassVar[Mapping[str, Any]] = {"loop.max_new_tokens": 512}
-    panels: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Model": ("load.*",),
-        "Memory": (
-            *("vram", "lora.r", "lora.dropout", "learner.checkpointing", "learner.max_batch_tokens"),
-            *("engine.cache_mib", "engine.cuda_graphs"),
-        ),
-        "Reinforcement learning": (
-            *("loop.tasks_per_step", "loop.samples_per_prompt"),
-            *("prompt_tokens", "loop.max_new_tokens", "loop.max_staleness"),
-        ),
-        "Spread": ("ranks", "team.shard", "sampling.sampler", "replicas", "rates"),
-        "Run": ("json_output",),
-    }
-    helps: ClassVar[Mapping[str, str]] = {
-        "loop.max_new_tokens": "Tokens that a rollout samples in all its calls together.",
-    }
-
-    vram: str | None = None
-    """GPU memory to fit into, as 4GB or 3500MB: chooses settings that save memory as needed, and assumes bitsandbytes
-    (the `quant` extra). Without it the given settings are planned as they are."""
-    prompt_tokens: int = Field(default=512, ge=1)
-    """Tokens of a task's prompt, system prompt and tools included."""
-    ranks: int = Field(default=1, ge=1)
-    """Processes that learn, each with a share of the step's tasks."""
-    replicas: int = Field(default=0, ge=0)
-    """Servers that sample for the ranks. 0 plans one server where `sampler` is not `own` or the base is sharded; else
-    each rank samples its share itself."""
-    rates: Path | None = None
-    """Folder of a run whose measured rates predict the seconds of a step. By default the rates that `doctor` measured
-    on this computer, else those of a 2-core machine; none for a GPU."""
-
-    load: ModelSettings = ModelSettings()
-    lora: LoraSettings = LoraSettings()
-    learner: LearnerSettings = LearnerSettings()
-    engine: EngineSettings = EngineSettings()
-    sampling: SamplerSettings = SamplerSettings()
-    team: RankSettings = RankSettings()
-    loop: GRPOSettings = GRPOSettings()
+from .train_config import PlanSettings
 
 
 def plan(settings: PlanSettings) -> None:

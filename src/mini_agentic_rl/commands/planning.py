@@ -37,9 +37,8 @@ from ..policy import (
     step_seconds,
 )
 from ..trainer import RunFolder
-from .plan import PlanSettings
 from .speed_test import saved_speed
-from .train_config import TrainConfig
+from .train_config import PlanSettings, TrainConfig
 
 logger = logging.getLogger(__name__)
 

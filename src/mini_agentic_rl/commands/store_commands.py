@@ -345,7 +345,7 @@ def _show_rollout(console: Console, rollout: Row) -> None:
             head.append(f"tools: {', '.join(map(visible_line, conversation['tools']))}")
         parts.append(Rule(Text(", ".join(head), "bold"), align="left", style="dim"))
         parts += map(_message, conversation["messages"])
-    console.print(*parts, sep="\n", soft_wrap=False)
+    console.print(*parts, sep="\n")
 
 
 def _facts_table(rollout: Row) -> Table:

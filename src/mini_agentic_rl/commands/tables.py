@@ -10,21 +10,27 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..config import JsonSettings
 from ..metrics import counted, number, percent
 from ..visible_text import VisibleConsole, visible_json, visible_line
 
 
-def show(settings: JsonSettings, result: Any, tables: Callable[[Console, Any], None]) -> None:
-    """Print a result as JSON if the settings say so, else by calling `tables` with a console and the result.
+class ResultConsole(VisibleConsole):
+    """Fits tables into the width of the terminal, and leaves the wrapping of lines of text to it."""
 
-    The console leaves the wrapping of lines to the terminal.
-    """
+    def print(self, *objects: Any, **options: Any) -> None:
+        is_text = all(isinstance(item, str | Text) for item in objects)
+        super().print(*objects, **{"soft_wrap": is_text, **options})
+
+
+def show(settings: JsonSettings, result: Any, tables: Callable[[Console, Any], None]) -> None:
+    """Print a result as JSON if the settings say so, else by calling `tables` with a console and the result."""
     if settings.json_output:
         typer.echo(visible_json(json.dumps(result, indent=2, ensure_ascii=False)))
     else:
-        tables(VisibleConsole(soft_wrap=True), result)
+        tables(ResultConsole(), result)
 
 
 def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> Table:

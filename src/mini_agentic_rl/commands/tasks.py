@@ -140,8 +140,8 @@ class TrainedAs:
     def tasks_for(self, settings: TaskSettings, harness: HarnessSettings) -> TaskSettings:
         """Return the settings with the agent and the tasks of the run, unless others are given.
 
-        Only agents of this package are chosen by a run folder: a file beside weights must not start a program or import
-        a module.
+        A run folder selects only agents of this package: a file beside weights must not start a program or import a
+        module.
 
         Raises:
             UserError: the agent is not of this package and has to be named.

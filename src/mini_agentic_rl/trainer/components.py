@@ -1,4 +1,4 @@
-"""Make the parts, the agent and the data sets of a run from the ways in which people write them down.
+"""Make the parts, the agent and the data sets of a run from the arguments of `Trainer` and `fit`.
 
 A spec is the part itself, its class, a factory (anything callable that returns one), a dotted path of one of these
 ("package.module.Name" or "package.module:Name"), a short name where the part has some, or a mapping
@@ -60,14 +60,14 @@ logger = logging.getLogger(__name__)
 
 
 class UnknownKeywordError(UserError, TypeError):
-    """An unknown keyword: an error that a person can mend, and Python's own type for such a call."""
+    """An unknown keyword. It is a TypeError too, as Python raises for such a call."""
 
 
 def refuse_unknown_keywords(given: Collection[str], known: Collection[str]) -> None:
     """Check keywords of `Trainer`.
 
     Raises:
-        UnknownKeywordError: it has no such keyword; the message says which one was meant, or where it belongs.
+        UnknownKeywordError: a keyword is unknown; the message suggests the right name, or the place of the setting.
     """
     unknown = [name for name in given if name not in known]
     if not unknown:

@@ -13,33 +13,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
+from ..algorithm import Algorithm, AlgorithmContext
 from ..attribution import unrecorded
 from ..errors import UserError
 from ..execution import ExecutionEvent
-from ..files import disk_failure, make_private_folder, one_writer
+from ..files import disk_failure, one_writer
 from ..litagent import LitAgent
 from ..metrics import MetricsLogger, MultiLogger, PrometheusLogger, make_logger
-from ..processes import in_daemon_thread
 from ..redaction import without_secrets_within
 from ..runner import Runner
-from ..store import InMemoryLightningStore, LightningStore
+from ..store import LightningStore
 from ..types import Dataset, Hook
-from .components import runs_algorithm
 from .run_folder import RunFolder, RunState
-from .settings import RunSettings, exported
+from .settings import RunSettings
 from .summary import transcript_rows, write_results
-
-if TYPE_CHECKING:
-    from .trainer import Trainer
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
 _TRANSCRIPTS: Final = 50
 
 Checkpoint = tuple[int, Path]
@@ -52,9 +45,9 @@ def label(part: Algorithm | LitAgent[Any]) -> str:
 
 
 class StopSwitch:
-    """Ends a run from another thread, once a part of it runs in this process; pressed before that, as soon as it does.
+    """Ends a run from another thread, at the latest when the first part of the run starts in this process.
 
-    Each of the two methods writes before it reads what the other one writes, so neither can miss the other.
+    Each of the two methods writes its own field before it reads the other's, so neither can miss the other.
     """
 
     def __init__(self) -> None:
@@ -62,7 +55,7 @@ class StopSwitch:
         self._event: ExecutionEvent | None = None
 
     def connect(self, event: ExecutionEvent) -> None:
-        """`event` ends the run."""
+        """Let `press` set this event, which ends the run."""
         self._event = event
         if self._pressed:
             event.set()
@@ -122,98 +115,6 @@ class RunnerBundle:
         self.switch.connect(event)
         with self.runner.run_context(agent=self.agent, store=store, hooks=self.hooks, worker_id=index):
             await self.runner.iter(event=event)
-
-
-class Run:
-    """A run of a trainer: its algorithm and its runners on one store, executed by its strategy.
-
-    Args:
-        logger: metrics and progress of the algorithm.
-        folder: folder of the checkpoints and results, and of the rollouts where the trainer has no store.
-        resume: go on from the latest checkpoint in `folder`.
-    """
-
-    def __init__(
-        self,
-        trainer: Trainer,
-        algorithm: Algorithm,
-        agent: LitAgent[Any],
-        train_dataset: Dataset[Any] | None,
-        val_dataset: Dataset[Any] | None,
-        logger: MetricsLogger,
-        folder: RunFolder | None = None,
-        *,
-        resume: bool = False,
-    ) -> None:
-        self.trainer, self.algorithm, self.agent = trainer, algorithm, agent
-        self.runs_algorithm = runs_algorithm(trainer.strategy)
-        """True if the algorithm is part of this start of the program, and not runners alone."""
-        # The unfinished rollouts of an earlier run are cancelled before a runner can claim them.
-        self._cancels_leftovers = self.runs_algorithm and (resume or trainer.owns_store)
-        store = trainer.store
-        if store is None and folder is not None and self.runs_algorithm:
-            from ..store import SqlLightningStore
-
-            make_private_folder(folder.path)
-            store = SqlLightningStore(folder.rollouts_path)
-        # A process of runners alone reaches the algorithm's store.
-        self.store: LightningStore = InMemoryLightningStore() if store is None else store
-        agent.set_trainer(trainer)
-        algorithm.set_trainer(trainer)
-        context_on = partial(
-            AlgorithmContext,
-            logger=logger,
-            checkpoints=folder,
-            resume=resume,
-            initial_resources=trainer.initial_resources,
-            n_runners=trainer.n_runners,
-            adapter=trainer.adapter,
-            llm_proxy=trainer.llm_proxy,
-            num_epochs=trainer.num_epochs,
-            on_failure=trainer.on_failure,
-            trained_agents=agent.trained_agents,
-        )
-        self._switch = StopSwitch()
-        self._algorithm_bundle = AlgorithmBundle(algorithm, context_on, train_dataset, val_dataset, self._switch)
-        self._runner_bundle = RunnerBundle(trainer.runner, agent, trainer.hooks, self._switch)
-
-    def execute(self) -> None:
-        """Run to the end of the algorithm. Not callable from inside a running event loop.
-
-        Raises:
-            Exception: whatever the algorithm raised.
-        """
-        trainer, bundles = self.trainer, (self._algorithm_bundle, self._runner_bundle)
-        try:
-            if self._cancels_leftovers:
-                left = asyncio.run(cancel_leftovers(self.store))
-                if left:
-                    logger.info("%d unfinished rollouts of an earlier run cancelled", left)
-            if not self.runs_algorithm:
-                trainer.strategy.execute(*bundles, self.store)
-                return
-            folder = None if trainer.folder is None else trainer.folder.path
-            with exported(self.store, trainer.export, agent=label(self.agent), run=folder) as store:
-                trainer.strategy.execute(*bundles, store)
-        finally:
-            if trainer.store is None:
-                asyncio.run(self.store.close())
-
-    async def execute_async(self) -> None:
-        """As `execute`, in a thread of its own. Cancelled, it stops the run, waits for its end, and is cancelled then.
-
-        Raises:
-            Exception: whatever the algorithm raised.
-        """
-        work = in_daemon_thread(self.execute, "trainer")
-        # Retrieve the exception of a stopped run, so that asyncio does not log it.
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError:
-            while not work.done() and (self._switch.press() or self.trainer.strategy.stop() or self.runs_algorithm):
-                await asyncio.wait({work}, timeout=_LOOK_SECONDS)
-            raise
 
 
 async def _end(work: asyncio.Future[None]) -> None:

@@ -232,7 +232,7 @@ class RunFolder:
         return [(int(match[1]), entry) for match, entry in matches if match]
 
     def is_whole(self, checkpoint: Path) -> bool:
-        """Return True if a checkpoint is finished: here it has its name only then."""
+        """Return True if a checkpoint is complete. Here it gets its name only then; subclasses check its files."""
         return True
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
@@ -331,10 +331,10 @@ class RunFolder:
             ) from error
 
     def _refuse_what_is_no_run(self) -> None:
-        """Refuse a folder with files of the names of a run that no run has written."""
+        """Refuse a folder whose files have the names of a run's files but come from something else."""
         existing = [path.name for path in self.owned() if path.exists()]
         if existing == [self.checkpoints_path.name] and not any(self.checkpoints_path.iterdir()):
-            return  # a run that was killed at its first breath
+            return  # a run that was killed before it wrote its configuration
         if existing and not self._is_run():
             raise UserError(
                 f"{self.path} holds {', '.join(existing)}, but no run wrote that (it has no {self.config_path.name} of "
@@ -352,12 +352,12 @@ class RunFolder:
                 )
 
     def _is_run(self) -> bool:
-        """Return whether a run began here: it makes both of these first; a model has a `config.json` too."""
+        """Return True if the folder has the files that a run makes first; a model has a `config.json` too."""
         if not (self.config_path.is_file() and self.checkpoints_path.is_dir()):
             return False
         try:
             config = read_json(self.config_path)
-        except (OSError, ValueError):  # of a run, and damaged
+        except (OSError, ValueError):  # the damaged configuration of a run
             return True
         return not {"architectures", "model_type"} & set(config)
 
@@ -400,7 +400,7 @@ class RunFolder:
         folders = (self.logs_path, self.checkpoints_path)
         written = [path for path in self.owned() if path not in (self.config_path, *folders)]
         written += [*self.logs_path.glob("rank_*.log"), *(folder for _, folder in self.checkpoint_folders())]
-        # Killed on the way, it is still a run: by its configuration and the folder of its checkpoints it is known.
+        # The configuration and the folder of checkpoints go last: until then the folder is recognised as a run.
         for path in [*written, self.config_path]:
             if path.is_dir():
                 shutil.rmtree(path)

@@ -115,7 +115,7 @@ def mean_row(name: str, shares: Sequence[float], *, binary: bool = False) -> Acc
 
     Args:
         shares: one a problem, each in [0, 1].
-        binary: one answer was given to each problem, so that Wilson's interval is the one for them.
+        binary: each problem has one answer; the interval is then Wilson's.
     """
     count, total = len(shares), float(sum(shares))
     row = accuracy_row(name, total, count)

@@ -1,6 +1,6 @@
-"""The trainer puts the parts together, store, runners, agent, hooks and algorithm, and makes runs of them.
+"""`Trainer`: puts store, runners, agent, hooks and algorithm together and runs them.
 
-It decides nothing about training: that is the algorithm's, and where it runs is the strategy's.
+The algorithm decides about the training, and the strategy about processes and threads.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, TypedDict, get_args
 from typing_extensions import Unpack
 
 from ..adapter import TraceAdapter, TracerTraceToTriplet
-from ..algorithm import Algorithm, Baseline, FastAlgorithm, OnFailure
+from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure, cancel_leftovers
 from ..execution import ExecutionStrategy
-from ..files import one_writer
+from ..files import make_private_folder, one_writer
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
 from ..policy import launched, restarted
-from ..processes import stops_cleanly
+from ..processes import in_daemon_thread, stops_cleanly
 from ..runner import LitAgentRunner, Runner
 from ..store import InMemoryLightningStore, LightningStore
 from ..tracer import Tracer
@@ -39,12 +39,14 @@ from .components import (
     runners_of,
     runs_algorithm,
 )
-from .run import Run, label, recorded
+from .run import AlgorithmBundle, RunnerBundle, StopSwitch, label, recorded
 from .run_folder import RunFolder
-from .settings import RunSettings, TraceExportSettings
+from .settings import RunSettings, TraceExportSettings, exported
 from .summary import what_next
 
 logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
 
 
 _ALGORITHMS = {
@@ -57,25 +59,25 @@ _TRACERS = {"otel": "mini_agentic_rl.tracer.OtelTracer", "dummy": "mini_agentic_
 
 
 class TrainerOptions(TypedDict, total=False):
-    """Further keywords of `Trainer`, which few runs need."""
+    """Further keywords of `Trainer` for special cases."""
 
     dev: bool
-    """`fit` does what `dev` does."""
+    """Let `fit` behave like `dev`."""
     max_rollouts: int | None
-    """A runner ends after this many; None never does."""
+    """Number of rollouts after which a runner ends; None for no limit."""
     num_epochs: int | None
     """Passes over the training tasks, instead of the algorithm's own setting."""
     on_failure: OnFailure | None
     """Treatment of failed rollouts, instead of the algorithm's own setting: "drop" leaves them out, "zero" counts them
     as reward 0, "retry" runs them again."""
     tracer: Component[Tracer] | None
-    """Makes the spans; None takes an `OtelTracer`."""
+    """Tracer, which makes the spans; by default an `OtelTracer`."""
     runner: Component[Runner[Any]] | None
-    """Claims rollouts and runs the agent; None takes a `LitAgentRunner`."""
+    """Runner, which claims rollouts and runs the agent; by default a `LitAgentRunner`."""
     port: int | None
-    """Port of the store server of the strategy "cs", of a strategy given as an instance too."""
+    """Port of the store server with the strategy "cs", even if the strategy is given as an instance."""
     otlp: str | TraceExportSettings | None
-    """Address that gets the spans as well, or `TraceExportSettings`; None takes OpenTelemetry's variables."""
+    """Address to export the spans to, or `TraceExportSettings`; by default that of OpenTelemetry's variables."""
     resources: NamedResources | None
     """Another name of `initial_resources`."""
     n_workers: int | None
@@ -95,32 +97,32 @@ class Trainer:
     itself, its class, a factory, a dotted path, a short name, or `{"type": one of these, **keywords}`.
 
     Args:
-        algorithm: what learns; None takes `MiniGRPO()` on the embedded model.
-        agent: what is trained; may instead be given to `fit`, `dev` and `train`.
-        train_dataset, val_dataset: the tasks; may instead be given to `fit`, `dev` and `train`.
-        n_runners: how many rollouts run at once; None takes 8, or what a strategy given as an instance has.
+        algorithm: learning algorithm; by default `MiniGRPO()` on the embedded model.
+        agent: agent to train; may instead be given to `fit`, `dev` and `train`.
+        train_dataset, val_dataset: tasks; may instead be given to `fit`, `dev` and `train`.
+        n_runners: number of concurrent rollouts; by default 8, or that of a strategy given as an instance.
         hooks: code around each rollout, in order.
-        initial_resources: resources that the agent gets besides those of the algorithm.
-        store: where rollouts and spans go; also a URL or a file (`sqlite:///…`, `postgresql://…`, `http://…`). None
-            takes SQLite in `output_dir`, or memory without one; with AGL_MANAGED_STORE=0 the server that is there.
+        initial_resources: resources for the agent besides those of the algorithm.
+        store: store of rollouts and spans; also a URL or a file (`sqlite:///…`, `postgresql://…`, `http://…`). By
+            default SQLite in `output_dir`, or memory without one; with AGL_MANAGED_STORE=0 the running store server.
         strategy: "shm" runs everything in this process, "cs" runs runners in processes of their own, "ray" as actors of
-            a Ray cluster (`RayExecutionStrategy`). None takes "cs" where `port` or one of the variables
-            AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and AGL_SERVER_PORT is given, else "shm".
-        adapter: turns spans into what the algorithm reads; None takes a `TracerTraceToTriplet`.
+            a Ray cluster (`RayExecutionStrategy`). By default "cs" if `port` or one of the variables AGL_CURRENT_ROLE,
+            AGL_MANAGED_STORE, AGL_SERVER_HOST and AGL_SERVER_PORT is given, else "shm".
+        adapter: converts spans for the algorithm; by default a `TracerTraceToTriplet`.
         llm_proxy: gateway over an upstream model, for the algorithm; an `LLMProxy` without a store records in this one.
         output_dir: folder of the run: configuration, metrics, checkpoints, adapter, rollouts, summary, report, as the
-            commands write them. Each `fit` is a run, and a folder that holds one is refused; `dev` writes nothing. None
-            writes nothing. The caller keeps a `RunFolder`: configuration, metrics, summary and report are its own.
-        logger: where progress and metrics go, besides the `metrics.jsonl` of `output_dir`; None shows them on standard
-            error, `MetricsLogger()` nowhere.
-        resume: go on with the run in `output_dir` from its latest checkpoint, under the settings that it was begun
-            with; of a finished one the results are restored.
+            commands write them. Each `fit` is a run; a folder that holds a run is refused; `dev` writes nothing. By
+            default nothing is written. With a `RunFolder` the caller writes configuration, metrics, summary and report.
+        logger: receiver of progress and metrics besides `metrics.jsonl` in `output_dir`; by default standard error, and
+            none with `MetricsLogger()`.
+        resume: continue the run in `output_dir` from its latest checkpoint, with the same settings; restore the results
+            of a finished run.
         overwrite: replace the run in `output_dir`.
         options: see `TrainerOptions`.
 
     Raises:
-        UserError: a component, by keyword, that cannot be had; an unknown keyword, as a TypeError as well.
-        ValueError: a setting that cannot work, by name.
+        UserError: a component cannot be made, or a keyword is unknown (then it is a TypeError as well).
+        ValueError: a value is not allowed; the message names the setting.
     """
 
     def __init__(
@@ -345,6 +347,98 @@ class Trainer:
 
             self.algorithm = MiniGRPO()
         return self.algorithm
+
+
+class Run:
+    """A run of a trainer: its algorithm and its runners on one store, executed by its strategy.
+
+    Args:
+        logger: metrics and progress of the algorithm.
+        folder: folder of the checkpoints and results, and of the rollouts where the trainer has no store.
+        resume: go on from the latest checkpoint in `folder`.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        algorithm: Algorithm,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+        logger: MetricsLogger,
+        folder: RunFolder | None = None,
+        *,
+        resume: bool = False,
+    ) -> None:
+        self.trainer, self.algorithm, self.agent = trainer, algorithm, agent
+        self.runs_algorithm = runs_algorithm(trainer.strategy)
+        """True if the algorithm is part of this start of the program, and not runners alone."""
+        # The unfinished rollouts of an earlier run are cancelled before a runner can claim them.
+        self._cancels_leftovers = self.runs_algorithm and (resume or trainer.owns_store)
+        store = trainer.store
+        if store is None and folder is not None and self.runs_algorithm:
+            from ..store import SqlLightningStore
+
+            make_private_folder(folder.path)
+            store = SqlLightningStore(folder.rollouts_path)
+        # A process of runners alone reaches the algorithm's store.
+        self.store: LightningStore = InMemoryLightningStore() if store is None else store
+        agent.set_trainer(trainer)
+        algorithm.set_trainer(trainer)
+        context_on = partial(
+            AlgorithmContext,
+            logger=logger,
+            checkpoints=folder,
+            resume=resume,
+            initial_resources=trainer.initial_resources,
+            n_runners=trainer.n_runners,
+            adapter=trainer.adapter,
+            llm_proxy=trainer.llm_proxy,
+            num_epochs=trainer.num_epochs,
+            on_failure=trainer.on_failure,
+            trained_agents=agent.trained_agents,
+        )
+        self._switch = StopSwitch()
+        self._algorithm_bundle = AlgorithmBundle(algorithm, context_on, train_dataset, val_dataset, self._switch)
+        self._runner_bundle = RunnerBundle(trainer.runner, agent, trainer.hooks, self._switch)
+
+    def execute(self) -> None:
+        """Run to the end of the algorithm. Not callable from inside a running event loop.
+
+        Raises:
+            Exception: whatever the algorithm raised.
+        """
+        trainer, bundles = self.trainer, (self._algorithm_bundle, self._runner_bundle)
+        try:
+            if self._cancels_leftovers:
+                left = asyncio.run(cancel_leftovers(self.store))
+                if left:
+                    logger.info("%d unfinished rollouts of an earlier run cancelled", left)
+            if not self.runs_algorithm:
+                trainer.strategy.execute(*bundles, self.store)
+                return
+            folder = None if trainer.folder is None else trainer.folder.path
+            with exported(self.store, trainer.export, agent=label(self.agent), run=folder) as store:
+                trainer.strategy.execute(*bundles, store)
+        finally:
+            if trainer.store is None:
+                asyncio.run(self.store.close())
+
+    async def execute_async(self) -> None:
+        """As `execute`, in a thread of its own. Cancelled, it stops the run, waits for its end, and is cancelled then.
+
+        Raises:
+            Exception: whatever the algorithm raised.
+        """
+        work = in_daemon_thread(self.execute, "trainer")
+        # Retrieve the exception of a stopped run, so that asyncio does not log it.
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            while not work.done() and (self._switch.press() or self.trainer.strategy.stop() or self.runs_algorithm):
+                await asyncio.wait({work}, timeout=_LOOK_SECONDS)
+            raise
 
 
 def _either(name: str, value: Any, alias: str, other: Any) -> Any:
