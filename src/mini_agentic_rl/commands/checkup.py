@@ -19,7 +19,7 @@ import psutil
 import torch
 from packaging.requirements import Requirement
 
-from ..config import cache_dir
+from ..config import Settings, cache_dir
 from ..errors import UserError
 from ..plugins import load_part
 from ..policy import embedded_is_pulled, embedded_path, kernels, resolve_dtype
@@ -67,7 +67,7 @@ def checkup(*, speed_test: bool = True) -> dict[str, Any]:
     """
     python = Check("Python", "ok", f"{platform.python_version()} ({sys.executable})")
     checks = (packages, torch_build, compiler, embedded_model, folders, sandbox, bounds)
-    servers = {"serve": ServeSettings, "store": ServeStoreSettings}
+    servers: dict[str, type[Settings]] = {"serve": ServeSettings, "store": ServeStoreSettings}
     port_check = ports({name: int(kind.settings()["port"].default) for name, kind in servers.items()})
     installation = [python, *(check() for check in checks), port_check]
     hardware = [check() for check in (processors, other_work, memory, disk, gpus)]

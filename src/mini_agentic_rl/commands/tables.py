@@ -21,8 +21,8 @@ class ResultConsole(VisibleConsole):
     """Fits tables into the width of the terminal, and leaves the wrapping of lines of text to it."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        is_text = all(isinstance(item, str | Text) for item in objects)
-        super().print(*objects, **{"soft_wrap": is_text, **options})
+        options.setdefault("soft_wrap", all(isinstance(item, str | Text) for item in objects))
+        super().print(*objects, **options)
 
 
 def show(settings: JsonSettings, result: Any, tables: Callable[[Console, Any], None]) -> None:

@@ -156,7 +156,7 @@ def write_report(
     eval_size = config.get("eval_size")
     view = RunView.of_rows(metrics_rows, eval_size=eval_size if isinstance(eval_size, int) else None)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"percent": percent, "json": _json, "text": lambda value: text_of(value or "", _MAX_SHOWN)}
+    environment.filters.update(percent=percent, json=_json, text=lambda value: text_of(value or "", _MAX_SHOWN))
     page = environment.from_string(_PAGE).render(
         name=folder.path.resolve().name,
         style=_STYLE,
