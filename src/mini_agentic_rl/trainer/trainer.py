@@ -332,7 +332,7 @@ class Trainer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A trainer stays in its process: an agent that is sent to another one arrives without it."""
-        return type(None), ()
+        return _nothing, ()
 
     def _algorithm(self, dev: bool) -> Algorithm:
         if dev:
@@ -450,6 +450,10 @@ def _either(name: str, value: Any, alias: str, other: Any) -> Any:
     if value is not None and other is not None:
         raise ValueError(f"{name} and {alias} are two names of one thing: give one of them")
     return other if value is None else value
+
+
+def _nothing() -> None:
+    return None
 
 
 def _refuse_running_loop(method: str) -> None:
