@@ -1,9 +1,10 @@
-"""Settings, environment variables and logging."""
+"""Settings, their names in other packages, environment variables, errors that name settings, and logging."""
 
 from __future__ import annotations
 
 import io
 import logging
+import pickle
 import re
 import subprocess
 import sys
@@ -14,19 +15,26 @@ from typing import Annotated
 import pytest
 from pydantic import Field, ValidationError
 from rich.console import Console
+from typer.testing import CliRunner
 
 import mini_agentic_rl
+from mini_agentic_rl import MiniGRPO
+from mini_agentic_rl.cli import app
 from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.config import (
     COMMAS,
+    OTHER_NAMES,
     LightningEnvVar,
     Settings,
     resolve_bool_env_var,
     resolve_int_env_var,
     resolve_str_env_var,
 )
+from mini_agentic_rl.errors import UserError, log_failure, nearest
+from mini_agentic_rl.integrations.hello_agents import TrainingConfig
 from mini_agentic_rl.logging import PACKAGE_LOGGER, setup_logging
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings
+from mini_agentic_rl.post_training import SFTSettings
 
 
 @pytest.mark.parametrize(
@@ -52,11 +60,35 @@ def test_a_missing_variable_gives_the_fallback(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.delenv(variable.value, raising=False)
     assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747) == 4747
     assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT) is None
-    assert resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both") == "both"
-    monkeypatch.setenv("AGL_SERVER_PORT", "80")
     monkeypatch.setenv("AGL_CURRENT_ROLE", "runner")
-    assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747) == 80
     assert resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both") == "runner"
+
+
+def _option(name: str) -> str | None:
+    return f"--{name.replace('_', '-')}" if name in ("full_finetune", "quantization") else None
+
+
+def test_an_error_spells_its_settings_as_options_and_survives_the_way_from_another_process() -> None:
+    error = UserError("`embedded` is quantised: set `quantization=none`, or `quantization`", setting="full_finetune")
+    assert str(error) == "full_finetune: `embedded` is quantised: set `quantization=none`, or `quantization`"
+    spelled = "--full-finetune: `embedded` is quantised: set --quantization none, or --quantization"
+    assert error.spelled(_option) == spelled
+    assert UserError("is no address", setting="store").spelled(_option) == "store: is no address"
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.setting) == (str(error), "full_finetune")
+
+
+def test_an_error_of_the_user_is_logged_in_one_line_and_any_other_with_its_traceback(caplog) -> None:
+    logger = logging.getLogger("mini_agentic_rl.test_config")
+    for error in (UserError("no space is left"), KeyError("x")):
+        try:
+            raise error from OSError("disk")
+        except (UserError, KeyError) as caught:
+            log_failure(logger, caught, "could not record a call")
+    of_user, other = caplog.records
+    assert (of_user.getMessage(), of_user.exc_info) == ("could not record a call: no space is left", None)
+    assert other.getMessage() == "could not record a call"
+    assert "KeyError: 'x'" in caplog.text
 
 
 def test_logging_goes_to_the_console_and_the_file_once_and_leaves_the_root_logger_alone(tmp_path: Path) -> None:
@@ -162,3 +194,66 @@ def test_each_changed_default_and_help_text_is_that_of_a_setting() -> None:
         settings.settings()
         for path in (*settings.defaults, *settings.helps):
             assert settings.setting_at(path.split(".")) is not None or path in settings.model_fields, (settings, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("use_trl", "give backend='trl'"),
+        ("lr", "give learner=LearnerSettings(learning_rate=…)"),
+        ("lora_rank", "give lora=LoraSettings(r=…)"),
+        ("use_peft", "lora=None trains every weight"),
+        ("load_in_4bit", "give load_options={\"quantization\": '4bit'}"),
+        ("reward_funcs", "the reward is what the agent"),
+        ("report_to", "give it to Trainer(logger=…)"),
+        ("cache_mib", "give engine=EngineSettings(cache_mib=…)"),
+    ],
+)
+def test_an_argument_of_the_algorithm_that_belongs_elsewhere(name, message):
+    with pytest.raises(UserError) as raised:
+        MiniGRPO(**{name: 1})
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "message"),
+    [
+        (MiniGRPO, "num_generations", "here it is `samples_per_prompt`"),
+        (MiniGRPO, "samples_per_promt", "did you mean `samples_per_prompt`?"),
+        (TrainingConfig, "model_name_or_path", "here it is `model_name`"),
+        (TrainConfig, "use_trl", "give `backend=trl`"),
+        (SFTSettings, "num_train_epochs", "here it is `num_epochs`"),
+    ],
+)
+def test_a_setting_of_another_name(make, name, message):
+    with pytest.raises(ValidationError) as raised:
+        make(**{name: 1})
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "message"),
+    [
+        ("train", "--use-trl", "there is no --use-trl: here it is --backend trl"),
+        ("train", "--num_generations=4", "here it is --samples-per-prompt"),
+        ("sft", "--lora-rank", "here it is --lora-r"),
+    ],
+)
+def test_an_option_of_another_name(command, flag, message):
+    result = CliRunner().invoke(app, [command, flag])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+
+
+def test_every_other_name_leads_to_a_setting():
+    homes = {*TrainConfig.settings(), *SFTSettings.settings(), *MiniGRPO.settings_class.model_fields}
+    homes |= {*LearnerSettings.model_fields, "model_name", "backend", "schedule", "checkpointing", "r"}
+    homes |= {"num_train_epochs", "eval_steps", "save_steps"}
+    assert [name for name, here in OTHER_NAMES.items() if not homes.intersection(here)] == []
+
+
+def test_words_that_only_share_letters_are_not_meant():
+    assert nearest("nope", ["start", "status", "stop"]) is None
+    assert nearest("stpo", ["start", "status", "stop"]) == "stop"
+    assert nearest("eval", ["train", "evaluate"]) == "evaluate"
+    assert nearest("epochs", ["num_epochs", "max_steps"]) == "num_epochs"

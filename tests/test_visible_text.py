@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.commands.rollout_tables import as_json, span_table, worker_table
+from mini_agentic_rl.commands.store_commands import as_json, span_table, worker_table
 from mini_agentic_rl.logging import setup_logging
 from mini_agentic_rl.store import SqlLightningStore
 from mini_agentic_rl.types import Span, Worker
@@ -54,7 +54,7 @@ def test_foreign_text_on_a_console() -> None:
         span.attributes = {text: text, "n": [text]}
         console.print(span_table([as_json(span)]))
         console.print(worker_table([as_json(Worker(worker_id=text, current_rollout_id=text))]))
-        console.print(text, markup=False)
+        console.print(text)
         assert steering(told.getvalue()) == "", told.getvalue()
         assert "\x1b]8" not in told.getvalue()
 

@@ -43,15 +43,25 @@ class UserError(Exception):
         Args:
             spelling: returns the spelling of a field, or None for a word that is no setting.
         """
-
-        def respelled(named: re.Match[str]) -> str:
-            name, value = spelling(named[1]), named[2]
-            if name is None:
-                return named[0]
-            return name if value is None else f"{name} {value}"
-
-        text = _NAMED.sub(respelled, self.text)
+        text = spelled_settings(self.text, spelling)
         return text if self.setting is None else f"{spelling(self.setting) or self.setting}: {text}"
+
+
+def spelled_settings(text: str, spelling: Callable[[str], str | None], *, quote: str = "") -> str:
+    """Return a text with the settings in backticks, as `quantization=none`, in another spelling.
+
+    Args:
+        spelling: returns the spelling of a field, or None for a word that is no setting and stays as it is.
+        quote: put around each setting in its new spelling.
+    """
+
+    def respelled(named: re.Match[str]) -> str:
+        name, value = spelling(named[1]), named[2]
+        if name is None:
+            return named[0]
+        return f"{quote}{name}{quote}" if value is None else f"{quote}{name} {value}{quote}"
+
+    return _NAMED.sub(respelled, text)
 
 
 def log_failure(logger: logging.Logger, error: BaseException, what: str) -> None:

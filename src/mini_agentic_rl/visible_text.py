@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -39,7 +39,14 @@ def visible_json(text: str) -> str:
 
 
 class VisibleConsole(Console):
-    """A rich console that shows control characters in text as escapes; rich's own colours and cursor moves work."""
+    """A rich console that shows control characters in text as escapes; rich's own colours and cursor moves work.
+
+    Strings are printed as they are: markup, names of emoji and highlighting are off unless the options turn them on.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        plain: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+        super().__init__(**(plain | options))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -85,24 +85,17 @@ def test_a_tool_is_called_shown_and_answered(conversation, endpoint):
     assert "← 144" in shown
 
 
-def test_a_conversation_goes_on_until_the_input_ends(conversation, endpoint):
-    endpoint.script = [[{"content": "one"}], [{"content": "[bold]two[/bold]"}]]
-    shown = _talk(conversation, "first", "  ", "second")
-    assert "one" in shown
+def test_a_conversation_goes_on_until_the_input_ends_and_commands_are_not_sent_to_the_model(conversation, endpoint):
+    endpoint.script = [[{"content": text}] for text in ("one", "[bold]two[/bold]", "three")]
+    shown = _talk(conversation, "first", "  ", "second", "/new", "/help", "/hlep", "third", "/quit", "fourth")
     assert "[bold]two[/bold]" in shown
-    assert [message["content"] for message in endpoint.requests[1]["messages"][1:]] == ["first", "one", "second"]
-
-
-def test_commands_are_not_sent_to_the_model(conversation, endpoint):
-    endpoint.script = [[{"content": "one"}], [{"content": "two"}]]
-    shown = _talk(conversation, "first", "/new", "/help", "/hlep", "second", "/quit", "third")
-    assert [message["content"] for message in endpoint.requests[1]["messages"]] == [SYSTEM_PROMPT, "second"]
-    assert len(endpoint.requests) == 2
+    contents = [[message["content"] for message in request["messages"]] for request in endpoint.requests]
+    assert contents[1:] == [[SYSTEM_PROMPT, "first", "one", "second"], [SYSTEM_PROMPT, "third"]]
     assert shown.count("/new starts over") == 2
     assert "/hlep is no command" in shown
     for word in ("exit", "/exit"):
         _talk(conversation, word, "never")
-    assert len(endpoint.requests) == 2
+    assert len(endpoint.requests) == 3
 
 
 def test_a_model_that_only_calls_tools_is_stopped(conversation, endpoint):

@@ -55,10 +55,8 @@ def test_a_raw_file_is_converted_and_what_was_left_out_is_shown(raw: Path, tmp_p
     ("arguments", "complaint"),
     [
         (("convert-dpo", "--output", "o.jsonl"), "error: --input is required"),
-        (("convert-dpo", "--input", "raw.jsonl"), "error: --output is required"),
         (("convert-dpo", "--input", "nowhere.jsonl", "--output", "o.jsonl"), "error: --input: nowhere.jsonl cannot be"),
         (("dataset", "nowhere.jsonl"), "error: DATASET: nowhere.jsonl cannot be read"),
-        (("dataset", "arithmetic", "--form", "dpo"), "error: --form dpo"),
         (("dataset", "arithmetic", "--split", "all"), 'error: DATASET: arithmetic: the split "all" is for files'),
     ],
 )

@@ -1,4 +1,4 @@
-"""Each command of post-training, from its options to the model that the next command takes."""
+"""Commands of post-training follow each other by their folders."""
 
 from __future__ import annotations
 
@@ -21,18 +21,6 @@ def run(*arguments):
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_a_command_trains_and_prints_nothing_but_json(tiny_folder, tmp_path):
-    out = tmp_path / "reward"
-    code, printed, logged = run("reward", "--model", tiny_folder, *SMALL, "--output-dir", out, "--json")
-    assert code == 0, logged
-    summary = json.loads(printed)
-    assert summary["method"] == "reward"
-    assert summary["examples"]["train"] + summary["examples"]["held_out"] == 6
-    assert (out / "adapter_config.json").is_file()
-    assert (out / "epoch_1" / "adapter_config.json").is_file()
-    assert "training" in logged
-
-
 def test_stages_follow_each_other_by_their_folders(tiny_folder, tmp_path):
     sft, dpo = tmp_path / "sft", tmp_path / "dpo"
     assert run("sft", "--model", tiny_folder, *SMALL, "--output-dir", sft)[0] == 0
@@ -48,9 +36,3 @@ def test_stages_follow_each_other_by_their_folders(tiny_folder, tmp_path):
     )
     assert code == 0, told
     assert json.loads(printed)["accuracy"][0]["count"] == 2
-
-
-def test_a_wrong_setting_is_one_line(tiny_folder, tmp_path):
-    code, printed, told = run("kto", "--model", tiny_folder, "--batch-size", "1", "--output-dir", tmp_path / "run")
-    assert (code, printed) == (2, "")
-    assert told.startswith("error: --batch-size 1:")

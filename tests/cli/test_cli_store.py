@@ -123,11 +123,9 @@ def test_spans_are_shown_in_order_and_unmarked(filled) -> None:
 
 
 def test_workers_are_listed(filled) -> None:
-    store, _ = filled
-    assert [(worker["worker_id"], worker["status"]) for worker in _json("workers", "--store", store)] == [
-        ("worker-1", "idle")
-    ]
-    assert "worker-1" in _invoke("workers", "--store", store).stdout
+    (worker,) = _json("workers", "--store", filled[0])
+    assert (worker["worker_id"], worker["status"]) == ("worker-1", "idle")
+    assert "worker-1" in _invoke("workers", "--store", filled[0]).stdout
 
 
 @pytest.mark.parametrize(

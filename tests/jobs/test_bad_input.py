@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from mini_agentic_rl.algorithm import checkpoint
 from mini_agentic_rl.cli import app
-from mini_agentic_rl.files import atomic
 
 SMALL = (
     *("--eval-size", "1", "--sft-examples", "0", "--total-steps", "1", "--tasks-per-step", "1"),
@@ -23,11 +22,6 @@ AGENTS = """
 import time
 
 from mini_agentic_rl import LitAgent
-
-
-class Raises(LitAgent):
-    async def rollout_async(self, task, resources, rollout):
-        raise RuntimeError("my tool broke")
 
 
 class Blocks(LitAgent):
@@ -162,12 +156,7 @@ def test_a_prompt_longer_than_the_context_costs_its_own_rollouts_only(tiny_folde
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("Raises", "RuntimeError: my tool broke"),
-        ("Blocks", "timeout_seconds=0.3"),
-        ("Silent", "the agent never called the model"),
-    ],
+    ("name", "reason"), [("Blocks", "timeout_seconds=0.3"), ("Silent", "the agent never called the model")]
 )
 def test_an_agent_that_always_misbehaves_ends_the_run_with_its_reason(name, reason, agents, tiny_folder, tmp_path):
     # A short time only for those that use it up: on a loaded machine 0.3 s can pass before any agent does anything.
@@ -206,17 +195,10 @@ def test_a_disk_full_at_the_end_is_one_line_and_the_run_can_be_resumed(tiny_fold
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def write_only_checkpoints(target, write):
-        atomic.write_folder(target, write if target.name.startswith("step_") else full)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("mini_agentic_rl.trainer.run_folder.write_folder", write_only_checkpoints)
-        line = refused("train", *options)
-        assert "--output-dir" in line
-        assert "--resume" in line
     with monkeypatch.context() as patch:
         patch.setattr("mini_agentic_rl.trainer.report.write_text", full)
-        assert "report.html" in refused("train", *options, "--resume")
+        line = refused("train", *options)
+    assert all(word in line for word in ("report.html", "--output-dir", "--resume"))
     assert not (folder / "summary.json").exists()
     summary, _ = trained(*options, "--resume")
     assert summary["steps"] == 1

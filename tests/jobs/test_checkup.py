@@ -58,13 +58,6 @@ def test_packages_that_are_missing_or_too_old_are_told(monkeypatch):
     assert "not >=999" in check.found
 
 
-def test_little_memory_is_a_fault(monkeypatch):
-    monkeypatch.setattr(checkup, "available_memory", lambda: 10**9)
-    assert checkup.memory().state == "fault"
-    monkeypatch.setattr(checkup, "available_memory", lambda: 10**10)
-    assert checkup.memory().state == "ok"
-
-
 def test_what_does_not_fit_into_memory_is_recommended_a_preset(monkeypatch):
     monkeypatch.setattr(checkup, "embedded_is_pulled", lambda: True)
     monkeypatch.setattr(checkup, "plan_job", lambda _: {"peak_bytes": 2 * 10**9})
@@ -73,6 +66,7 @@ def test_what_does_not_fit_into_memory_is_recommended_a_preset(monkeypatch):
     assert checkup._reason_for_preset() is None
     monkeypatch.setattr(checkup, "available_memory", lambda: 10**9)
     assert "1.0 GB are free and 2.0 GB are planned" in checkup._reason_for_preset()
+    assert checkup.memory().state == "fault"
 
 
 def test_the_minutes_of_a_recorded_run_are_predicted():

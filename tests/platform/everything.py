@@ -150,11 +150,11 @@ def lock_a_folder(folder: Path) -> None:
 
 def keep_checkpoints(path: Path) -> None:
     """An open file cannot be renamed on Windows: checkpoints are written, replaced, removed and found again."""
-    run = RunFolder(path, keep_checkpoints=2)
+    run = RunFolder(path)
     run.begin({"model": "m"})
     for step in (1, 2, 3, 3):
         run.save_checkpoint(step, lambda folder, step=step: (folder / "state.json").write_text(str(step)))
-    resumed = RunFolder(path, keep_checkpoints=2)
+    resumed = RunFolder(path)
     assert resumed.begin({"model": "m"}, resume=True) == "resumed"
     assert [(step, (folder / "state.json").read_text()) for step, folder in resumed.checkpoints()] == [
         (2, "2"),

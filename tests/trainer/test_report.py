@@ -83,7 +83,7 @@ def test_there_is_one_chart_for_each_metric_family(folder):
     assert page.tags.count("li") == 2
 
 
-def test_messages_and_settings_cannot_smuggle_in_markup(folder):
+def test_messages_and_settings_cannot_smuggle_in_markup_and_nothing_is_loaded_from_elsewhere(folder):
     messages = [
         {"role": "user", "content": HOSTILE},
         {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": HOSTILE, "arguments": HOSTILE}}]},
@@ -93,19 +93,11 @@ def test_messages_and_settings_cannot_smuggle_in_markup(folder):
     summary = {"accuracy": [accuracy_row(HOSTILE, 1, 2)], "versions": {HOSTILE: HOSTILE}, "untrained": {HOSTILE: 2}}
     transcripts = [{"title": HOSTILE, "reward": 1, "note": HOSTILE, "messages": messages}]
     page = _report(folder, summary, rows, transcripts)
-    assert "script" not in page.tags
-    assert "img" not in page.tags
-    assert not [name for name, _ in page.attributes if name.startswith("on")]
-    assert page.text.count(HOSTILE) >= 9
-
-
-def test_the_report_loads_nothing_from_elsewhere(folder):
-    rows = [{"step": step, "reward": float(step)} for step in range(20)]
-    page = _report(folder, {"accuracy": [accuracy_row("before", 1, 2)]}, rows)
     assert not {"link", "script", "img", "iframe"} & set(page.tags)
-    assert not [name for name, _ in page.attributes if name in ("src", "href")]
+    assert not [name for name, _ in page.attributes if name.startswith("on") or name in ("src", "href")]
     assert "url(" not in folder.report_path.read_text()
     assert "@import" not in folder.report_path.read_text()
+    assert page.text.count(HOSTILE) >= 9
 
 
 @pytest.mark.parametrize(
@@ -131,7 +123,4 @@ def test_a_chart_keeps_its_lines_inside_its_frame(points):
     assert coordinates
     assert all(52 <= x <= 448 and 9.9 <= y <= 192.1 for x, y in coordinates)
     assert len(coordinates) <= 800
-
-
-def test_a_chart_without_a_finite_number_is_empty():
     assert line_chart([("a", [(0, math.nan)]), ("b", [])]) == ""

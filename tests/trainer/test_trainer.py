@@ -98,22 +98,6 @@ async def test_inside_a_running_loop_the_error_names_train(method):
         getattr(Trainer(algorithm=Baseline()), method)(Half(), TRAIN)
 
 
-def test_without_an_agent_the_error_says_where_to_give_it():
-    with pytest.raises(ValueError, match=r"Trainer\(agent=…\)"):
-        Trainer(algorithm=Baseline()).fit(TRAIN)
-
-
-@pytest.mark.parametrize("wrong", ["gsm8k.Dataset", {"train": TRAIN}, (task for task in TRAIN)])
-def test_what_is_no_data_set_is_refused_by_name(wrong):
-    with pytest.raises(UserError, match="train_dataset"):
-        Trainer(algorithm=Baseline()).fit(Half(), wrong)
-
-
-def test_three_data_sets_are_one_too_many():
-    with pytest.raises(UserError, match="agent=list"):
-        Trainer(algorithm=Baseline()).fit(TRAIN, VAL, VAL)
-
-
 class Waiting(Algorithm):
     """Waits until it is stopped, and then still does something."""
 
@@ -198,6 +182,21 @@ def test_a_setting_that_an_algorithm_does_not_follow_is_warned_of_by_name(caplog
         "Trainer(on_failure='zero') has no effect: Forgetful does not follow it",
         "Trainer(on_failure='drop') has no effect: Baseline does not follow it",
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "named"),
+    [
+        ([TRAIN], ValueError, r"Trainer\(agent=…\)"),
+        ([Half(), "gsm8k.Dataset"], UserError, "train_dataset"),
+        ([Half(), {"train": TRAIN}], UserError, "train_dataset"),
+        ([Half(), (task for task in TRAIN)], UserError, "train_dataset"),
+        ([TRAIN, VAL, VAL], UserError, "agent=list"),
+    ],
+)
+def test_arguments_of_fit_that_are_missing_or_of_another_type_are_named(data, error, named):
+    with pytest.raises(error, match=named):
+        Trainer(algorithm=Baseline()).fit(*data)
 
 
 @pytest.mark.parametrize(

@@ -27,13 +27,6 @@ from mini_agentic_rl.errors import UserError
 THERE = InMemoryLightningStore()
 
 
-def test_a_port_reaches_a_strategy_that_was_made_before():
-    strategy = ClientServerExecutionStrategy(server_port=1234)
-    assert Trainer(strategy=strategy, port=5678).strategy is strategy
-    assert strategy.server_port == 5678
-    assert Trainer(strategy=strategy).strategy.server_port == 5678
-
-
 FORMS = {
     "store": [
         (THERE, InMemoryLightningStore),
@@ -65,7 +58,7 @@ def test_a_part_is_made_from_each_form(keyword, spec, kind):
     made = getattr(trainer, keyword)
     assert type(made) is kind
     if keyword == "strategy":
-        assert made.n_runners == 3
+        assert (made.n_runners, trainer.n_runners) == (3, 3)
 
 
 def test_settings_of_the_trainer_reach_a_part_that_names_them_and_those_of_the_mapping_win():
@@ -132,23 +125,19 @@ def test_the_environment_asks_for_processes(monkeypatch, variable, value):
     assert isinstance(Trainer(strategy="shm").strategy, SharedMemoryExecutionStrategy)
 
 
-def test_a_port_asks_for_processes_or_is_warned_of(caplog):
+def test_a_port_asks_for_processes_reaches_a_strategy_that_was_made_before_or_is_warned_of(caplog):
     strategy = Trainer(port=4949).strategy
     assert isinstance(strategy, ClientServerExecutionStrategy)
     assert strategy.server_port == 4949
+    assert Trainer(strategy=strategy, port=5678).strategy is strategy
+    assert Trainer(strategy=strategy).strategy.server_port == 5678
     with caplog.at_level(logging.WARNING):
         Trainer(port=4949, strategy="shm")
-        Trainer(n_runners=4, strategy=SharedMemoryExecutionStrategy(2))
+        assert Trainer(n_runners=4, strategy=SharedMemoryExecutionStrategy(2)).n_runners == 2
     assert [record.message.partition(":")[0] for record in caplog.records] == [
         "Trainer(port=4949) has no effect",
         "Trainer(n_runners=4) has no effect",
     ]
-
-
-def test_the_number_of_runners_is_that_of_the_strategy():
-    assert Trainer(strategy=SharedMemoryExecutionStrategy(5)).n_runners == 5
-    assert Trainer(n_runners=3).n_runners == 3
-    assert Trainer().n_runners == 8
 
 
 @pytest.mark.parametrize(

@@ -176,15 +176,16 @@ def chat(settings: ChatSettings) -> None:
     console = VisibleConsole()
     load = AdaptedModelSettings(**settings.model_dump(include=set(AdaptedModelSettings.model_fields)))
     trained = trained_as(load)
-    offered = _tools_of(trained.name) if trained is not None else None
-    if offered is None and settings.tools and trained is not None and trained.name != MATH:
+    families = [find_family(name) for name in ((trained.name,) if trained else ())] + [find_family(MATH)]
+    tools = [None if family is None else family.chat() for family in families]
+    if settings.tools and trained is not None and trained.name != MATH and tools[0] is None:
         logger.warning(
             "%s was trained as %s, whose tools and prompt are not available: the chat uses those of the math agent. "
             "`eval --output FILE` keeps conversations with the agent itself",
             trained.adapter,
             trained.name,
         )
-    offered = (offered or _tools_of(MATH) if settings.tools else None) or ChatTools("")
+    offered = next((each for each in tools if each is not None and settings.tools), ChatTools(""))
     with open_server(ServeSettings(load=load, server=ServerSettings(port=0))) as server:
         conversation = Conversation(
             client=OpenAI(base_url=server.endpoint, api_key="none", max_retries=0),
@@ -196,12 +197,6 @@ def chat(settings: ChatSettings) -> None:
         )
         mark = "[bold]> [/bold]" if sys.stdin.isatty() else ""
         talk(conversation, lambda: console.input(mark))
-
-
-def _tools_of(agent: str) -> ChatTools | None:
-    """Return the tools and the prompt of an agent; None for a foreign agent, or one that cannot chat."""
-    family = find_family(agent)
-    return None if family is None else family.chat()
 
 
 def talk(conversation: Conversation, read: Callable[[], str]) -> None:

@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -19,17 +19,18 @@ import psutil
 import torch
 from packaging.requirements import Requirement
 
-from ..config import cache_dir
+from ..config import Settings, cache_dir
 from ..errors import UserError
 from ..plugins import load_part
-from ..policy import embedded_is_pulled, embedded_path, kernels, resolve_device, resolve_dtype
+from ..policy import embedded_is_pulled, embedded_path, kernels, resolve_dtype
 from ..processes import CoreWatch, allowed_cores, weaker_bounds
 from .planning import plan_job
+from .serve import ServeSettings
 from .speed_test import measure_speed, minutes_of_train, save_speed
+from .store_server import ServeStoreSettings
 from .train_config import PlanSettings
 
 _PACKAGE: Final = "mini-agentic-rl"
-_EXTRAS: Final = ("trl", "recipes", "agents", "environments", "ray", "services", "quant", "loggers")
 _GIB: Final = 2**30
 _WATCH_SECONDS: Final = 1.0
 """Seconds over which the processor use of other programs is measured."""
@@ -54,19 +55,22 @@ class Check:
     """What to do; empty if nothing."""
 
 
-def checkup(servers: Mapping[str, int], *, speed_test: bool = True) -> dict[str, Any]:
+def checkup(*, speed_test: bool = True) -> dict[str, Any]:
     """Check this computer.
 
     Args:
-        servers: ports of the commands that serve, by the names of these commands.
         speed_test: measure for ten seconds how fast this computer samples and learns.
 
     Returns:
         `installation` and `hardware` (checks), `speed` and `train_minutes` (None without a speed test, or where it
         failed), `preset` (reason to train with `preset=4gb`, or None), and `faults`, their number.
     """
-    installation = [*(check() for check in INSTALLATION), ports(servers)]
-    hardware = [check() for check in HARDWARE]
+    python = Check("Python", "ok", f"{platform.python_version()} ({sys.executable})")
+    checks = (packages, torch_build, compiler, embedded_model, folders, sandbox, bounds)
+    servers: dict[str, type[Settings]] = {"serve": ServeSettings, "store": ServeStoreSettings}
+    port_check = ports({name: int(kind.settings()["port"].default) for name, kind in servers.items()})
+    installation = [python, *(check() for check in checks), port_check]
+    hardware = [check() for check in (processors, other_work, memory, disk, gpus)]
     speed = None
     if speed_test:
         watch = CoreWatch()
@@ -76,14 +80,13 @@ def checkup(servers: Mapping[str, int], *, speed_test: bool = True) -> dict[str,
                 save_speed(speed)
         except Exception as error:  # whatever fails here fails in a training too
             hardware.append(Check("Speed test", "fault", f"{type(error).__name__}: {error}"))
-    checks = [*installation, *hardware]
     return {
         "installation": [asdict(check) for check in installation],
         "hardware": [asdict(check) for check in hardware],
         "speed": None if speed is None else asdict(speed),
         "train_minutes": None if speed is None else minutes_of_train(speed),
         "preset": _reason_for_preset(),
-        "faults": sum(check.state == "fault" for check in checks),
+        "faults": sum(check.state == "fault" for check in (*installation, *hardware)),
     }
 
 
@@ -100,31 +103,15 @@ def _reason_for_preset() -> str | None:
     return f"{free / 1e9:.1f} GB are free and {planned / 1e9:.1f} GB are planned; it chooses what takes less"
 
 
-def python() -> Check:
-    """Return the version of Python."""
-    return Check("Python", "ok", f"{platform.python_version()} ({sys.executable})")
-
-
 def packages() -> Check:
     """Compare the installed packages with the requirements."""
     try:
-        wrong = _unmet("")
+        requirements = map(Requirement, metadata.requires(_PACKAGE) or ())
     except metadata.PackageNotFoundError:
         return Check("Packages", "note", f"{_PACKAGE} runs from its source and is not installed", "pip install -e .")
-    if wrong:
-        return Check("Packages", "fault", "; ".join(wrong), f"pip install --upgrade {_PACKAGE}")
-    return Check("Packages", "ok", "every required package is installed")
-
-
-def _unmet(extra: str) -> list[str]:
-    """Return what is wrong with the installed version of each package that is required, with or without an extra.
-
-    Raises:
-        PackageNotFoundError: this package runs from its source.
-    """
     wrong = []
-    for requirement in map(Requirement, metadata.requires(_PACKAGE) or ()):
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+    for requirement in requirements:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
             version = metadata.version(requirement.name)
@@ -133,17 +120,9 @@ def _unmet(extra: str) -> list[str]:
             continue
         if not requirement.specifier.contains(version.partition("+")[0], prereleases=True):
             wrong.append(f"{requirement.name} is {version}, not {requirement.specifier}")
-    return wrong
-
-
-def extras() -> Check:
-    """List the extras whose packages are all installed."""
-    try:
-        missing = [extra for extra in _EXTRAS if _unmet(extra)]
-    except metadata.PackageNotFoundError:
-        missing = list(_EXTRAS)
-    installed = ", ".join(extra for extra in _EXTRAS if extra not in missing) or "none"
-    return Check("Extras", "ok", f"{installed} (not: {', '.join(missing)})" if missing else installed)
+    if wrong:
+        return Check("Packages", "fault", "; ".join(wrong), f"pip install --upgrade {_PACKAGE}")
+    return Check("Packages", "ok", "every required package is installed")
 
 
 def torch_build() -> Check:
@@ -233,13 +212,6 @@ def bounds() -> Check:
     return Check("Bounds", "ok", "the kernel bounds memory, files and processor time of helper processes")
 
 
-INSTALLATION: Final[Sequence[Callable[[], Check]]] = (
-    *(python, packages, extras, torch_build, compiler),
-    *(embedded_model, folders, sandbox, bounds),
-)
-"""Checks of the installation, without that of the ports."""
-
-
 def processors() -> Check:
     """Check how many cores this process may use, by its affinity and the quota of its container."""
     allowed, total = allowed_cores(), psutil.cpu_count() or 1
@@ -268,14 +240,6 @@ def other_work() -> Check:
     if use.free < _QUIET * use.cores:
         return Check("Other work", "note", free, "end the other work: beside it a step takes several times as long")
     return Check("Other work", "ok", free)
-
-
-def bfloat16() -> Check:
-    """Check whether bfloat16 is fast here."""
-    chosen = str(resolve_dtype("auto", resolve_device("auto"))).removeprefix("torch.")
-    if chosen == "float32":
-        return Check("bfloat16", "note", "the processor has no bfloat16 instructions; `dtype=auto` uses float32")
-    return Check("bfloat16", "ok", f"fast {chosen} products; `dtype=auto` uses them")
 
 
 def available_memory() -> int:
@@ -317,7 +281,3 @@ def gpus() -> Check:
         name = torch.cuda.get_device_properties(index).name
         gpu_texts.append(f"{name}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free")
     return Check("GPU", "ok", "; ".join(gpu_texts))
-
-
-HARDWARE: Final[Sequence[Callable[[], Check]]] = (processors, other_work, memory, disk, gpus, bfloat16)
-"""Checks of the computer."""

@@ -30,7 +30,7 @@ from .options import DATA, INSTALLED, MEASURE, SERVE, STORE, TRAIN, USER_ERROR, 
 from .plan import plan
 from .post_training import TRAININGS, export, merge, training_command
 from .serve import SERVE_SHORT_HELP, ServeSettings, serve
-from .store_commands import ImportSettings, WorkerSettings, import_records, rollouts_app, show_workers, spans_app
+from .store_commands import ImportSettings, StoreSettings, import_records, rollouts_app, show_workers, spans_app
 from .store_server import ServeStoreSettings, serve_store
 from .tables import show
 from .train import train
@@ -53,7 +53,7 @@ def plugins(settings: PluginSettings) -> None:
     """List the plugins of other installed packages, and why one of them cannot be used."""
     all_entries = entries()
     result = {"plugins": [asdict(_tried(plugin, all_entries)) for plugin in installed_plugins()]}
-    show(settings, result, lambda console: _show_plugins(console, result))
+    show(settings, result, _show_plugins)
 
 
 app = typer.Typer(
@@ -83,7 +83,7 @@ settings_command(app, "store", ServeStoreSettings, log_level="WARNING", panel=ST
 app.add_typer(rollouts_app, name="rollouts", no_args_is_help=True, rich_help_panel=STORE)
 app.add_typer(spans_app, name="spans", no_args_is_help=True, rich_help_panel=STORE)
 settings_command(app, "import", ImportSettings, log_level="WARNING", panel=STORE, has_file=False)(import_records)
-settings_command(app, "workers", WorkerSettings, log_level="WARNING", panel=STORE, has_file=False)(show_workers)
+settings_command(app, "workers", StoreSettings, log_level="WARNING", panel=STORE, has_file=False)(show_workers)
 
 
 def add_commands_of_plugins(app: typer.Typer) -> None:
@@ -148,14 +148,13 @@ def _built_in(kind: str) -> Iterable[str]:
 
 def _show_plugins(console: Console, result: Mapping[str, Any]) -> None:
     if not result["plugins"]:
-        console.print("no plugins are installed", highlight=False)
+        console.print("no plugins are installed")
         return
     table = Table("kind", "name", "from", "object", "state")
     for plugin in result["plugins"]:
         state = Text("ready", "green") if plugin["error"] is None else Text(visible_line(plugin["error"]), "red")
         source = f"{plugin['distribution']} {plugin['version']}"
-        cells = (plugin["kind"], plugin["name"], source, plugin["value"])
-        table.add_row(*(Text(visible_line(cell)) for cell in cells), state)
+        table.add_row(*map(visible_line, (plugin["kind"], plugin["name"], source, plugin["value"])), state)
     console.print(table)
 
 

@@ -8,7 +8,6 @@ from typing import Any, Final
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ..config import JsonSettings
 from ..metrics import counted, percent
@@ -35,7 +34,7 @@ _SIGNIFICANT: Final = 0.05
 def compare(settings: CompareSettings) -> None:
     """Compare runs, or outputs of `eval`, with the first one on their common problems, by a paired test."""
     result = compare_runs([load_run(run, settings.evaluation) for run in settings.runs])
-    show(settings, result, lambda console: _show_comparison(console, result))
+    show(settings, result, _show_comparison)
 
 
 def _show_comparison(console: Console, result: Mapping[str, Any]) -> None:
@@ -46,20 +45,22 @@ def _show_comparison(console: Console, result: Mapping[str, Any]) -> None:
         for row in (run.get("strict"), run.get("lenient")):
             interval = "" if row is None else f"{100 * row['low']:.1f} – {100 * row['high']:.1f}"
             accuracies.append("" if row is None else f"{percent(row['accuracy'])} ({interval})")
-        names = (Text(visible_line(str(run[key]))) for key in ("run", "evaluation"))
+        names = (visible_line(str(run[key])) for key in ("run", "evaluation"))
         table.add_row(str(number), *names, str(run["problems"]), *accuracies)
     console.print(table)
     numbers = {run["run"]: str(number) for number, run in enumerate(result["runs"], 1)}
     table = Table("", "check", "difference", "95 % interval", "better", "worse", "p", title="Differences")
     for row in result["comparisons"]:
         points = f"{100 * row['low']:+.1f} – {100 * row['high']:+.1f}"
-        p = _p(row["p"]) if row["p_holm"] == row["p"] else f"{_p(row['p'])} ({_p(row['p_holm'])})"
+        # By Holm's correction in brackets, where it differs.
+        values = dict.fromkeys("<0.0001" if p < 0.0001 else f"{p:.4f}" for p in (row["p"], row["p_holm"]))
+        p = " (".join(values) + ")" * (len(values) - 1)
         pair = f"{numbers[row['second']]} against {numbers[row['first']]}"
         difference = f"{100 * row['difference']:+.1f}"
         table.add_row(pair, row["check"], difference, points, str(row["better"]), str(row["worse"]), p)
     console.print(table)
     for row in result["comparisons"]:
-        console.print(_conclusion(row), highlight=False, soft_wrap=True, markup=False)
+        console.print(_conclusion(row))
 
 
 def _conclusion(row: Mapping[str, Any]) -> str:
@@ -71,7 +72,3 @@ def _conclusion(row: Mapping[str, Any]) -> str:
     if row["p_holm"] >= _SIGNIFICANT:
         return f"{row['check']}: no difference of {second} is shown {where}"
     return f"{row['check']}: {second} is {'better' if row['difference'] > 0 else 'worse'} {where}"
-
-
-def _p(value: float) -> str:
-    return "<0.0001" if value < 0.0001 else f"{value:.4f}"

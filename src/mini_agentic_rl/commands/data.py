@@ -12,7 +12,6 @@ import typer
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ..config import JsonSettings, SeedSettings
 from ..datasets import (
@@ -102,7 +101,7 @@ def dataset(settings: DatasetSettings) -> None:
         "faults": Counter(example["fault"] for example in examples if "fault" in example),
         "first": examples[: settings.show],
     }
-    show(settings, result, lambda console: _show_examples(console, result))
+    show(settings, result, _show_examples)
     if settings.output is not None and not settings.json_output:
         typer.echo(f"wrote {settings.output}")
 
@@ -121,7 +120,7 @@ def _check_splits(settings: DatasetSettings) -> None:
         "splits": {name: len(questions) for name, questions in splits.items()},
         "overlaps": overlap_of_splits(splits, settings.ngram),
     }
-    show(settings, result, lambda console: _show_overlaps(console, result))
+    show(settings, result, _show_overlaps)
 
 
 def convert_dpo(settings: ConvertSettings) -> None:
@@ -134,13 +133,13 @@ def convert_dpo(settings: ConvertSettings) -> None:
     if settings.report is not None:
         settings.report.parent.mkdir(parents=True, exist_ok=True)
         write_json(settings.report, result)
-    show(settings, result, lambda console: _show_conversion(console, result))
+    show(settings, result, _show_conversion)
 
 
 def _show_conversion(console: Console, report: Mapping[str, Any]) -> None:
     """Print the number of written records, and a table of the left-out ones."""
     shapes = ", ".join(f"{count} {shape}" for shape, count in report["shapes"].items())
-    console.print(f"{report['written']} of {counted(report['read'], 'record')} written ({shapes})", highlight=False)
+    console.print(f"{report['written']} of {counted(report['read'], 'record')} written ({shapes})")
     if report["dropped"]:
         table = Table("left out", "records", "the first of them", title="Left out")
         table.columns[1].justify = "right"
@@ -149,15 +148,15 @@ def _show_conversion(console: Console, report: Mapping[str, Any]) -> None:
                 f"line {example['line']}" + (f" ({example['detail']})" if example["detail"] else "")
                 for example in dropped["first"][:2]
             )
-            table.add_row(Text(reason), f"{dropped['count']:,}", Text(first))
+            table.add_row(reason, f"{dropped['count']:,}", first)
         console.print(table)
-    console.print(f"wrote {report['output']}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"wrote {report['output']}")
 
 
 def _show_overlaps(console: Console, result: Mapping[str, Any]) -> None:
     """Print the overlap of the questions of each split with those of the earlier ones."""
     sizes = ", ".join(f"{name} {count:,}" for name, count in result["splits"].items())
-    console.print(f"{result['dataset']}: {sizes}", highlight=False, markup=False)
+    console.print(f"{result['dataset']}: {sizes}")
     ngram = result["ngram"]
     table = Table("asked", "seen", "the same", "but for numbers", f"{ngram} words", "of their words", title="Overlap")
     for row in result["overlaps"]:
@@ -166,9 +165,7 @@ def _show_overlaps(console: Console, result: Mapping[str, Any]) -> None:
     console.print(table)
     console.print(
         f"share of the questions: equal to a seen one; equal but for numbers; with {ngram} words in a row of a "
-        f"seen one; and the mean share of their {ngram}-grams that were seen",
-        highlight=False,
-        soft_wrap=True,
+        f"seen one; and the mean share of their {ngram}-grams that were seen"
     )
 
 
@@ -176,9 +173,7 @@ def _show_examples(console: Console, result: Mapping[str, Any]) -> None:
     """Print the number of examples and the first of them."""
     console.print(
         f"{result['dataset']}: {counted(result['examples'], 'example')} of the form {result['form']} in the "
-        f"split {result['split']}, with {', '.join(result['columns'])}",
-        highlight=False,
-        markup=False,
+        f"split {result['split']}, with {', '.join(result['columns'])}"
     )
     for example in result["first"]:
         console.rule()
@@ -187,9 +182,9 @@ def _show_examples(console: Console, result: Mapping[str, Any]) -> None:
                 for message in value:
                     _show_message(console, name, message)
             elif name == "tools":
-                console.print(f"tools: {', '.join(map(_signature, value))}", highlight=False, markup=False)
+                console.print(f"tools: {', '.join(map(_signature, value))}")
             else:
-                console.print(f"{name}: {value}", highlight=False, markup=False)
+                console.print(f"{name}: {value}")
 
 
 def _show_message(console: Console, column: str, message: Mapping[str, Any]) -> None:
@@ -202,7 +197,7 @@ def _show_message(console: Console, column: str, message: Mapping[str, Any]) -> 
     for call in message.get("tool_calls") or ():
         lines.append(f"→ {call['function']['name']} {call['function']['arguments']}")
     text = "\n".join(lines)
-    console.print(f"{column} · {message['role']}{mark}: {text}", highlight=False, markup=False)
+    console.print(f"{column} · {message['role']}{mark}: {text}")
 
 
 def _signature(tool: Mapping[str, Any]) -> str:

@@ -13,13 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..config import JsonSettings, Settings
+from ..config import JsonSettings
 from ..metrics import WINDOW, counted, finding_text, number
 from ..plugins import load_part
 from ..visible_text import visible_line
 from .options import with_options
-from .serve import ServeSettings
-from .store_server import ServeStoreSettings
 from .tables import show
 from .train_config import TrainConfig
 
@@ -48,14 +46,12 @@ def doctor(settings: DoctorSettings) -> None:
     if settings.run is None:
         from .checkup import checkup
 
-        commands: Mapping[str, type[Settings]] = {"serve": ServeSettings, "store": ServeStoreSettings}
-        servers = {name: int(kind.settings()["port"].default) for name, kind in commands.items()}
-        result = checkup(servers, speed_test=settings.speed_test)
-        show(settings, result, lambda console: _show_checkup(console, result))
+        result = checkup(speed_test=settings.speed_test)
+        show(settings, result, _show_checkup)
         faults = int(result["faults"])
     else:
         examined = asyncio.run(_examine(settings.run))
-        show(settings, examined.as_json(), lambda console: _show_examined(console, examined, str(settings.run)))
+        show(settings, examined.as_json(), lambda console, _: _show_examined(console, examined, str(settings.run)))
         faults = sum(finding.level == "fault" for finding in examined.findings)
     if faults:
         raise typer.Exit(_FAULT)
@@ -80,23 +76,23 @@ def _show_examined(console: Console, examined: Any, path: str) -> None:
             counted(len(view.rollouts), "of its rollouts", "of its newest rollouts"),
         ]
     )
-    console.print(Text(f"{visible_line(examined.name)}: looked at {read}"), soft_wrap=True)
+    console.print(f"{visible_line(examined.name)}: looked at {read}")
     if examined.unread is not None:
-        console.print(Text(f"its rollouts were left out: {visible_line(examined.unread)}", "yellow"), soft_wrap=True)
+        console.print(f"its rollouts were left out: {visible_line(examined.unread)}", style="yellow")
     if not view.steps and not view.rollouts:
         console.print("there is no step of reinforcement learning yet, so nothing can be said")
         return
     for finding in examined.findings:
         console.print()
-        console.print(finding_text(finding, lambda text: with_options(TrainConfig, text)), soft_wrap=True)
+        console.print(finding_text(finding, lambda text: with_options(TrainConfig, text)))
         if finding.rollouts:
             command = f"agl rollouts show {visible_line(finding.rollouts[0])} --store {path}"
-            console.print(Text(f"see for example: {command}", "dim"), soft_wrap=True)
+            console.print(f"see for example: {command}", style="dim")
     console.print()
     if 0 < len(view.steps) < WINDOW:
         console.print(f"the rules need {WINDOW} steps: look again when there are more", style="dim")
     verdict = "no other fault was found" if examined.findings else "no fault was found"
-    console.print(Text(f"{verdict} (rules: {', '.join(examined.healthy)})", "dim"), soft_wrap=True)
+    console.print(f"{verdict} (rules: {', '.join(examined.healthy)})", style="dim")
 
 
 def _show_checkup(console: Console, result: Mapping[str, Any]) -> None:
@@ -117,10 +113,7 @@ def _show_checkup(console: Console, result: Mapping[str, Any]) -> None:
         threads = counted(speed["threads"], "thread")
         rates = f"{number(speed['sampled'])} tokens/s sampled, {number(speed['learned'])} learned"
         minutes = number(round(result["train_minutes"]))
-        for line in (
-            f"Speed of {speed['model']} ({speed['dtype']}, {threads}): {rates}",
-            f"`make train`, or `mini-agentic-rl train`, takes about {minutes} minutes here{beside}",
-        ):
-            console.print(line, highlight=False, soft_wrap=True)
+        console.print(f"Speed of {speed['model']} ({speed['dtype']}, {threads}): {rates}")
+        console.print(f"`make train`, or `mini-agentic-rl train`, takes about {minutes} minutes here{beside}")
     if result["preset"] is not None:
-        console.print(f"recommended: --preset 4gb ({result['preset']})", highlight=False, soft_wrap=True)
+        console.print(f"recommended: --preset 4gb ({result['preset']})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -78,7 +79,7 @@ def evaluate(settings: EvalSettings) -> None:
     """Measure a model or an adapter on held-out problems. Never trains."""
     summary = eval_job(settings)
     written = [settings.output] if settings.output else []
-    show(settings, summary, lambda console: show_result(console, summary, written=written))
+    show(settings, summary, partial(show_result, written=written))
 
 
 def eval_job(settings: EvalSettings) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from pydantic import ValidationError
 from typer.core import TyperCommand
 
 from ..config import COMMAS, VALUES, WITHOUT_OPTION, Setting, Settings, called_here, extra_of
-from ..errors import UserError
+from ..errors import UserError, spelled_settings
 from ..logging import setup_logging
 from ..metrics import shared_console
 from ..processes import TERMINATED, Terminated, stops_cleanly
@@ -31,7 +30,6 @@ COMMAND_PANEL = "Command"
 """Last group of the options of every command: those that are no settings."""
 USER_ERROR = 2
 INTERRUPTED = 130
-_QUOTED = re.compile(r"`([a-z_]+)(?:=([^`]*))?`")
 
 
 class SettingsCommand(TyperCommand):
@@ -84,9 +82,6 @@ def settings_command(
         panel: group of the command on the help page.
         has_file: False leaves `--config` and `--print-config` out.
         short_help: names of the settings that `--help` shows, where `--help-all` shows the others; empty for all.
-
-    Raises:
-        TypeError: a setting has a type that no option can have, or no default; or `short_help` names no option.
     """
 
     def decorate(run: Callable[[S], None]) -> None:
@@ -117,26 +112,20 @@ def settings_command(
             with_errors(work, debug=debug, kind=kind)
 
         settings = [setting for setting in kind.settings().values() if setting.panel != WITHOUT_OPTION]
-        unknown = set(short_help) - {setting.name for setting in settings}
-        if unknown:
-            raise TypeError(f"the short help of {name!r} has no options for {sorted(unknown)}")
         parameters = [
             _parameter(kind, setting, is_hidden=bool(short_help) and setting.name not in short_help)
             for setting in settings
         ]
-        further: dict[str, tuple[Any, Any, str, dict[str, Any]]] = {}  # options that are no settings
         if has_file:
             about = "File with settings, YAML, TOML or JSON: its values are the defaults; options win."
-            further["config"] = (Path | None, None, about, {})
-            further["print_config"] = (bool, False, "Print the settings as YAML, and do nothing else.", {})
+            parameters.append(_command_option("config", Path | None, None, about))
+            about = "Print the settings as YAML, and do nothing else."
+            parameters.append(_command_option("print_config", bool, False, about))
         if short_help:
             about = f"Show all {len(settings)} options, and exit."
-            further["help_all"] = (bool, False, about, {"is_eager": True, "callback": _show_all})
-        further["debug"] = (bool, False, "Show debug messages, and the traceback of an error.", {})
-        for option, (annotation, default, about, how) in further.items():
-            flag = "--" + option.replace("_", "-")
-            information = typer.Option(flag, help=about, rich_help_panel=COMMAND_PANEL, **how)
-            parameters.append(_keyword(option, default, annotation, information))
+            parameters.append(_command_option("help_all", bool, False, about, is_eager=True, callback=_show_all))
+        about = "Show debug messages, and the traceback of an error."
+        parameters.append(_command_option("debug", bool, False, about))
         parameters.append(inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -197,14 +186,7 @@ def option_name(setting: Setting) -> str:
 
 def with_options(kind: type[Settings], text: str) -> str:
     """Return a text in which names of settings in backticks are replaced by the options of a command."""
-
-    def as_option(quoted: re.Match[str]) -> str:
-        option = _spelling(kind, quoted[1])
-        if option is None:
-            return quoted[0]
-        return f"`{option}`" if quoted[2] is None else f"`{option} {quoted[2]}`"
-
-    return _QUOTED.sub(as_option, text)
+    return spelled_settings(text, lambda name: _spelling(kind, name), quote="`")
 
 
 def _show_all(context: typer.Context, requested: bool) -> None:
@@ -254,16 +236,20 @@ def _parameter(kind: type[Settings], setting: Setting, *, is_hidden: bool) -> in
     if extra_of(setting.field).get("argument"):
         argument = typer.Argument(help=about, show_default=False)
         default = inspect.Parameter.empty if setting.field.is_required() else setting.default
-        return _keyword(name, default, _option_type(name, annotation), argument)
-    if setting.field.is_required():
-        raise TypeError(f"setting {name!r} needs a default to become an option")
+        return _keyword(name, default, _option_type(annotation), argument)
     if setting.is_open:
         annotation = Union[annotation, None]  # noqa: UP007  # made at run time
     option = option_name(setting)
     if setting.default is True or (setting.default is None and bool in get_args(annotation)):
         option = f"{option}/--no-{option.removeprefix('--')}"
     information = typer.Option(option, help=about, metavar=placeholder, rich_help_panel=setting.panel, hidden=is_hidden)
-    return _keyword(name, setting.default, _option_type(name, annotation), information)
+    return _keyword(name, setting.default, _option_type(annotation), information)
+
+
+def _command_option(name: str, kind: Any, default: Any, about: str, **how: Any) -> inspect.Parameter:
+    """Return an option that is no setting."""
+    option = typer.Option("--" + name.replace("_", "-"), help=about, rich_help_panel=COMMAND_PANEL, **how)
+    return _keyword(name, default, kind, option)
 
 
 def _keyword(name: str, default: Any, kind: Any, information: Any) -> inspect.Parameter:
@@ -271,20 +257,16 @@ def _keyword(name: str, default: Any, kind: Any, information: Any) -> inspect.Pa
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _option_type(name: str, annotation: Any) -> Any:
+def _option_type(annotation: Any) -> Any:
     """Return the annotation in a form that typer reads. Choices become strings: the settings check them."""
-    origin = get_origin(annotation)
+    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, types.UnionType):
-        parts = [part for part in get_args(annotation) if part is not type(None)]
-        if len(parts) != 1:
-            raise TypeError(f"setting {name!r}: an option cannot have the type {annotation}")
-        return Union[_option_type(name, parts[0]), None]  # noqa: UP007  # made at run time
+        inner = next(part for part in arguments if part is not type(None))
+        return Union[_option_type(inner), None]  # noqa: UP007  # made at run time
     if origin is Literal:
         return str
-    if origin is list or (origin is tuple and get_args(annotation)[1:] == (Ellipsis,)):
-        return list[_option_type(name, get_args(annotation)[0])]  # type: ignore[misc]  # made at run time
-    if origin is not None or annotation is dict:
-        raise TypeError(f"setting {name!r}: an option cannot have the type {annotation}")
+    if origin in (list, tuple):
+        return list[_option_type(arguments[0])]  # type: ignore[misc]  # made at run time
     return annotation
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ..visible_text import visible_line
 from .tables import show
@@ -19,7 +18,7 @@ def plan(settings: PlanSettings) -> None:
     from .planning import plan_job
 
     result = plan_job(settings)
-    show(settings, result, lambda console: _show_plan(console, result))
+    show(settings, result, _show_plan)
 
 
 def _show_plan(console: Console, plan: Mapping[str, Any]) -> None:
@@ -28,33 +27,29 @@ def _show_plan(console: Console, plan: Mapping[str, Any]) -> None:
     table = Table("", "when", "MB", title=title)
     table.columns[2].justify = "right"
     for part in plan["parts"]:
-        table.add_row(Text(visible_line(part["name"])), part["phase"], _megabytes(part["bytes"]))
+        table.add_row(visible_line(part["name"]), part["phase"], f"{part['bytes'] / 1e6:,.0f}")
     table.add_section()
-    table.add_row("peak", "", _megabytes(plan["peak_bytes"]))
+    table.add_row("peak", "", f"{plan['peak_bytes'] / 1e6:,.0f}")
     console.print(table)
     if plan["replica"] is not None:
         servers = Table("", "MB", title="Memory of each server that samples (estimated, not measured)")
         servers.columns[1].justify = "right"
         for part in plan["replica"]["parts"]:
-            servers.add_row(part["name"], _megabytes(part["bytes"]))
+            servers.add_row(part["name"], f"{part['bytes'] / 1e6:,.0f}")
         servers.add_section()
-        servers.add_row("all", _megabytes(plan["replica"]["peak_bytes"]))
+        servers.add_row("all", f"{plan['replica']['peak_bytes'] / 1e6:,.0f}")
         console.print(servers)
     step = plan["step"]
     if step is None:
-        lines = ["step: no rates were measured on a GPU; --rates RUN takes those of a run"]
+        console.print("step: no rates were measured on a GPU; --rates RUN takes those of a run")
     else:
-        lines = [
+        console.print(
             f"step: {step['seconds']:,.1f} s ({step['sampling_seconds']:,.1f} s of sampling, "
-            f"{step['learning_seconds']:,.1f} s of learning), without waiting for agents, publishing and summing",
-            f"rates: {step['rates']}; scaled by the number of weights: "
+            f"{step['learning_seconds']:,.1f} s of learning), without waiting for agents, publishing and summing"
+        )
+        console.print(
+            f"rates: {visible_line(step['rates'])}; scaled by the number of weights: "
             f"{step['sampled_tokens_per_second']:,.0f} tokens/s sampled and "
-            f"{step['learned_tokens_per_second']:,.0f} learned by each process",
-        ]
-    for line in lines:
-        console.print(Text(visible_line(line)), soft_wrap=True)
-    console.print(f"mini-agentic-rl train {plan['options']}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.0f}"
+            f"{step['learned_tokens_per_second']:,.0f} learned by each process"
+        )
+    console.print(f"mini-agentic-rl train {plan['options']}")

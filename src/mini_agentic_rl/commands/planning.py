@@ -101,7 +101,7 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
         replica = {"peak_bytes": server.peak, "parts": parts}
     step = None
     if rates is not None:
-        of_model = rates.of_model(_parameters(shape))
+        of_model = rates.of_model(shape.linear_weights + shape.other_weights)
         samples_elsewhere = spread.replicas > 0 or plan.settings.samples_elsewhere
         overlapped = loop.max_staleness > 0 and samples_elsewhere
         seconds = step_seconds(work, spread, of_model, overlapped=overlapped)
@@ -196,9 +196,10 @@ def rates_of_run(path: Path) -> StepRates:
     steps = [row for row in steps[1:] or steps if row["seconds/learning"] > 0 and row["tokens_per_second"] > 0]
     if not steps:
         raise UserError(f"{path} holds no step of reinforcement learning yet", setting="rates")
+    shape = _shape(model)
     return StepRates(
         source=f"the median of {len(steps)} steps of {path}",
-        parameters=_parameters(_shape(model)),
+        parameters=shape.linear_weights + shape.other_weights,
         sampled=statistics.median(row["tokens_per_second"] for row in steps),
         learned=statistics.median(row["tree/tokens"] / row["seconds/learning"] for row in steps),
     )
@@ -217,10 +218,6 @@ def _rates_on_cpu(dtype: torch.dtype, *, has_servers: bool) -> StepRates:
         source = f"sampling: {VLLM_ON_CPU.source}; learning: {rates.source}"
         rates = replace(rates, source=source, sampled=VLLM_ON_CPU.sampled)
     return rates
-
-
-def _parameters(shape: ModelShape) -> int:
-    return shape.linear_weights + shape.other_weights
 
 
 def _given(settings: PlanSettings | TrainConfig, *, on_cpu: bool, bitsandbytes: bool) -> PlannedSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from rich.console import Console
@@ -61,7 +62,7 @@ def training_command(name: str) -> Callable[[PostTrainingSettings], None]:
         from .. import post_training
 
         summary = getattr(post_training, function)(settings)
-        show(settings, summary, lambda console: _show_training(console, summary, resumed=settings.resume))
+        show(settings, summary, partial(_show_training, resumed=settings.resume))
 
     train.__doc__ = about
     return train
@@ -72,7 +73,7 @@ def merge(settings: MergeSettings) -> None:
     from .. import post_training
 
     summary = post_training.merge(settings)
-    show(settings, summary, lambda console: _show_written(console, summary))
+    show(settings, summary, _show_written)
 
 
 def export(settings: ExportSettings) -> None:
@@ -80,7 +81,7 @@ def export(settings: ExportSettings) -> None:
     from .. import post_training
 
     summary = post_training.export(settings)
-    show(settings, summary, lambda console: _show_written(console, summary))
+    show(settings, summary, _show_written)
 
 
 def _show_training(console: Console, summary: Mapping[str, Any], *, resumed: bool) -> None:
@@ -94,7 +95,7 @@ def _show_training(console: Console, summary: Mapping[str, Any], *, resumed: boo
         console.print(accuracy_table([summary["pair_accuracy"]]))
     seconds = summary["seconds"]["training"]  # only of the last process
     spent = "" if resumed else f" in {duration(seconds)} of training"
-    console.print(f"{counted(summary['steps'], 'step')}, {counted(summary['tokens'], 'token')}{spent}", highlight=False)
+    console.print(f"{counted(summary['steps'], 'step')}, {counted(summary['tokens'], 'token')}{spent}")
     folder = shlex.quote(str(summary["output_dir"]))
     lines = [f"wrote {summary['output_dir']}"]
     if summary["method"] == "reward":
@@ -105,7 +106,7 @@ def _show_training(console: Console, summary: Mapping[str, Any], *, resumed: boo
             f"to reinforce it:         mini-agentic-rl train --model {folder} --sft-examples 0 --output-dir outputs/rl",
         ]
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(line)
 
 
 def _show_written(console: Console, summary: Mapping[str, Any]) -> None:
@@ -120,5 +121,5 @@ def _show_written(console: Console, summary: Mapping[str, Any]) -> None:
                 f"checked: {check['tokens_equal']} of {check['tokens']} greedy tokens the same, logits {rounding}; "
                 f"the adapter changes them by up to {merged['adapter_effect']:.2g}"
             )
-        console.print(checked, highlight=False, soft_wrap=True)
-    console.print(f"wrote {summary['output_dir']} ({summary['bytes'] / 1e6:,.1f} MB)", highlight=False, soft_wrap=True)
+        console.print(checked)
+    console.print(f"wrote {summary['output_dir']} ({summary['bytes'] / 1e6:,.1f} MB)")

@@ -1,4 +1,4 @@
-"""The speed test of `doctor`: tokens that this computer samples and learns in a second, and what follows from them."""
+"""The speed test of `doctor`: tokens sampled and learned per second on this computer, and the time of `make train`."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def _sampling_rate(policy: Policy, seconds: float) -> float:
         begin(index)
     try:
         give_up = time.monotonic() + _WARM_UP_SECONDS
-        while engine.sampled_tokens < 4 * _ROLLOUTS:  # until the prompts are read and the kernels are made
+        while engine.sampled_tokens < 4 * _ROLLOUTS:  # until the prompts are computed and the kernels compiled
             if time.monotonic() > give_up:
-                raise TimeoutError(f"the model has sampled next to nothing in {_WARM_UP_SECONDS:.0f} s")
+                raise TimeoutError(f"the model sampled fewer than {4 * _ROLLOUTS} tokens in {_WARM_UP_SECONDS:.0f} s")
             time.sleep(0.01)
         before, started = engine.sampled_tokens, time.perf_counter()
         time.sleep(seconds)
@@ -164,7 +164,7 @@ _SAMPLED_TOKENS: Final = 2_800 + 40_000 + 20 * 3_100
 _LEARNED_TOKENS: Final = 9_300 + 20 * 2_700
 """Tokens that its warm-up and steps learned from; a step scores a quarter of its 2,170 tokens again."""
 _SAMPLING_SHARE: Final = 0.6
-"""Share of the speed test's rate that a run reaches: its batches run empty at their ends, and wait for agents."""
+"""Share of the speed test's rate that a run reaches: batches shrink towards their end, and wait for agents."""
 _LEARNING_SHARE: Final = 0.5
 """The same for learning: its chunks are cut where the tree forks, and optimizer steps are taken between them."""
 

@@ -1,22 +1,30 @@
-"""`rollouts`, `spans`, `workers` and `import`: look into a store."""
+"""`rollouts`, `spans`, `workers` and `import`: look into a store. The tables show the JSON values of `--json`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
 
 import typer
 from pydantic import Field
-from rich.console import Console
+from pydantic_core import to_jsonable_python
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
 
 from ..config import COMMAS, JsonSettings, LightningEnvVar, resolve_int_env_var, resolve_str_env_var, restated
 from ..errors import UserError
 from ..gateway import ServerSettings
 from ..metrics import counted
 from ..types import Rollout, RolloutMode, RolloutStatus, Span
+from ..visible_text import visible, visible_line
 from .options import settings_command
-from .rollout_tables import as_json, rollout_parts, rollout_table, span_table, worker_table
 from .tables import show
 
 if TYPE_CHECKING:
@@ -30,6 +38,26 @@ _SHOWN = 4000
 
 _STORE: Mapping[str, Sequence[str]] = {"Store": ("store", "api_key")}
 _OUTPUT: Mapping[str, Sequence[str]] = {"Output": ("json_output",)}
+
+Row: TypeAlias = Mapping[str, Any]
+"""A rollout, an attempt, a span or a worker as JSON values."""
+
+_ROLE_COLOURS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("system", "developer"), "magenta"),
+    "user": "blue",
+    "assistant": "green",
+    "tool": "yellow",
+}
+_STATUS_COLOURS: Final[Mapping[str, str]] = {
+    "succeeded": "green",
+    "cancelled": "dim",
+    **dict.fromkeys(("failed", "timeout", "unresponsive"), "red"),
+    **dict.fromkeys(("running", "preparing", "busy"), "cyan"),
+    **dict.fromkeys(("queuing", "requeuing"), "yellow"),
+}
+_MARGIN: Final = (0, 0, 0, 2)
+_PREVIEW: Final = 60
+"""Characters of a preview."""
 
 
 class StoreSettings(JsonSettings):
@@ -103,10 +131,6 @@ class SpanShowSettings(StoreSettings):
     """`latest`, `all`, the number of an attempt, or its id."""
 
 
-class WorkerSettings(StoreSettings):
-    """Settings of `workers`."""
-
-
 class ImportSettings(StoreSettings):
     """Settings of `import`."""
 
@@ -125,14 +149,23 @@ def list_rollouts(settings: RolloutListSettings) -> None:
     """List rollouts, the newest first, with their status, their attempts and why they failed."""
     rollouts, total = _with_store(settings, lambda store: _newest(store, settings))
 
-    rows = [as_json(rollout) for rollout in rollouts]
-
-    def tables(console: Console) -> None:
-        console.print(rollout_table(rows))
+    def tables(console: Console, rows: Sequence[Row]) -> None:
+        table = Table("rollout", "status", "task, and why it failed")
+        table.columns[0].no_wrap = table.columns[1].no_wrap = True
+        for row in rows:
+            attempt = row.get("attempt")
+            when = " ".join(filter(None, (row["mode"], _clock(row["start_time"]))))
+            tries = attempt and f"try {attempt['sequence_id']} of {row['config']['max_attempts']}"
+            table.add_row(
+                Text.assemble(visible_line(row["rollout_id"]), "\n", (when, "dim")),
+                Text.assemble(_status(row), "\n", (", ".join(filter(None, (tries, _took(row)))), "dim")),
+                Text.assemble(_preview(row["input"]), "\n", (_preview(_reason(attempt)), "red")),
+            )
+        console.print(table)
         if total > len(rows):
             console.print(f"{len(rows)} of {counted(total, 'rollout')}; --limit shows more", style="dim")
 
-    show(settings, rows, tables, ascii_only=True)
+    show(settings, as_json(rollouts), tables)
 
 
 @settings_command(rollouts_app, "show", RolloutShowSettings, log_level="WARNING", has_file=False)
@@ -162,7 +195,7 @@ def show_rollout(settings: RolloutShowSettings) -> None:
         "rewards": rewards,
         "conversations": list(conversations(spans, shown=10**9 if settings.full else _SHOWN)),
     }
-    show(settings, result, lambda console: console.print(*rollout_parts(result), sep="\n"), ascii_only=True)
+    show(settings, result, _show_rollout)
 
 
 @settings_command(rollouts_app, "retry", RolloutRetrySettings, log_level="WARNING", has_file=False)
@@ -185,7 +218,7 @@ def retry_rollouts(settings: RolloutRetrySettings) -> None:
     queued = _with_store(settings, retry)
     lines = [f"{rollout.metadata['retry_of']} is tried again as {rollout.rollout_id}" for rollout in queued]
     text = "\n".join(lines) or "no failed rollout is left to try again"
-    show(settings, [as_json(rollout) for rollout in queued], lambda _: typer.echo(text), ascii_only=True)
+    show(settings, as_json(queued), lambda *_: typer.echo(text))
 
 
 @settings_command(spans_app, "show", SpanShowSettings, log_level="WARNING", has_file=False)
@@ -197,15 +230,13 @@ def show_spans(settings: SpanShowSettings) -> None:
         attempt_id = await _attempt_id(store, rollout.rollout_id, settings.attempt)
         return list(await store.query_spans(rollout.rollout_id, attempt_id))
 
-    result = [as_json(span) for span in _with_store(settings, read)]
-    show(settings, result, lambda console: console.print(span_table(result)), ascii_only=True)
+    show(settings, as_json(_with_store(settings, read)), lambda console, spans: console.print(span_table(spans)))
 
 
-def show_workers(settings: WorkerSettings) -> None:
+def show_workers(settings: StoreSettings) -> None:
     """List the workers: what each is doing, and its last heartbeat."""
     workers = _with_store(settings, lambda store: store.query_workers(sort_by="worker_id"))
-    result = [as_json(worker) for worker in workers]
-    show(settings, result, lambda console: console.print(worker_table(result)), ascii_only=True)
+    show(settings, as_json(list(workers)), lambda console, rows: console.print(worker_table(rows)))
 
 
 def import_records(settings: ImportSettings) -> None:
@@ -232,7 +263,7 @@ def import_records(settings: ImportSettings) -> None:
         f"{imported.known} rollouts were there already",
         *([f"{imported.unfinished} unfinished rollouts are left out"] if imported.unfinished else []),
     ]
-    show(settings, vars(imported), lambda _: typer.echo("\n".join(lines)), ascii_only=True)
+    show(settings, vars(imported), lambda *_: typer.echo("\n".join(lines)))
 
 
 def _with_store(settings: StoreSettings, work: Callable[[LightningStore], Awaitable[T]]) -> T:
@@ -294,3 +325,145 @@ async def _attempt_id(store: LightningStore, rollout_id: str, attempt: str) -> s
         f"--attempt {attempt}: rollout {rollout_id} has {len(attempts)} attempts; "
         "expected latest, all, a number or an id"
     )
+
+
+def as_json(items: Any) -> Any:
+    """Return an item of a store, or several, as JSON values, with null for infinity and NaN."""
+    return to_jsonable_python(items, inf_nan_mode="null", fallback=str)
+
+
+def _show_rollout(console: Console, rollout: Row) -> None:
+    """Print a rollout: its facts, its `attempts` (oldest first) and its `conversations`."""
+    parts: list[RenderableType] = [_facts_table(rollout), _attempt_table(rollout["attempts"])]
+    ids = [str(attempt["attempt_id"]) for attempt in rollout["attempts"]]
+    for conversation in rollout["conversations"]:
+        head = ["Conversation"]
+        if len(ids) > 1 and conversation["attempt"] in ids:
+            head.append(f"attempt {ids.index(conversation['attempt']) + 1}")
+        head.append(counted(conversation["calls"], "LLM call"))
+        if conversation["tools"]:
+            head.append(f"tools: {', '.join(map(visible_line, conversation['tools']))}")
+        parts.append(Rule(Text(", ".join(head), "bold"), align="left", style="dim"))
+        parts += map(_message, conversation["messages"])
+    console.print(*parts, sep="\n")
+
+
+def _facts_table(rollout: Row) -> Table:
+    """Return a table of the facts of a rollout, one a line."""
+    table = Table(title=visible_line(rollout["rollout_id"]), show_header=False)
+    config = {name: value for name, value in rollout["config"].items() if value not in (None, [])}
+    reward, components = rollout["reward"], rollout["rewards"]
+    shown_reward = "" if reward is None else f"{reward:g}"
+    if reward is not None and len(components) > 1:
+        shown_reward += f" ({', '.join(f'{visible_line(name)} {value:g}' for name, value in components.items())})"
+    for name, value in (
+        ("status", _status(rollout)),
+        ("why", _text(_reason(rollout.get("attempt")))),
+        ("reward", shown_reward),
+        ("mode", rollout["mode"] or ""),
+        ("task", _text(rollout["input"])),
+        ("resources", rollout["resources_id"] or ""),
+        ("config", _text(config)),
+        ("metadata", _text(rollout["metadata"] or "")),
+        ("queued", _clock(rollout["start_time"])),
+        ("took", _took(rollout)),
+    ):
+        if str(value):
+            table.add_row(name, value)
+    return table
+
+
+def _attempt_table(attempts: Sequence[Row]) -> Table:
+    table = Table("#", "attempt", "status", "worker", "started", "took", "spans", "why", title="Attempts")
+    table.columns[1].overflow = "fold"
+    for attempt in attempts:
+        table.add_row(
+            str(attempt["sequence_id"]),
+            visible_line(attempt["attempt_id"]),
+            _status(attempt),
+            visible_line(attempt["worker_id"] or ""),
+            _clock(attempt["start_time"]),
+            _took(attempt),
+            str(attempt["spans"]),
+            _preview(attempt["metadata"].get("error", "")),
+        )
+    return table
+
+
+def _message(message: Row) -> Group:
+    role = message["role"]
+    head = Text(visible_line(role) or "?", f"bold {_ROLE_COLOURS.get(role, 'cyan')}")
+    if message["answers"]:
+        head.append(f"  answers {visible_line(message['answers'])}", "dim")
+    parts: list[RenderableType] = [head]
+    if message["content"]["text"]:
+        parts.append(Padding(_cut_text(message["content"], ""), _MARGIN))
+    for call in message["calls"]:
+        name = Text.assemble(("→ ", "bold cyan"), (visible_line(call["name"]["text"]), "bold cyan"), " ")
+        parts.append(Padding(name.append_text(_cut_text(call["arguments"], "cyan")), _MARGIN))
+    return Group(*parts)
+
+
+def _cut_text(text: Mapping[str, Any], style: str) -> Text:
+    shown = Text(visible(text["text"]), style)
+    if text["more"]:
+        shown.append(f" … ({counted(text['more'], 'more character')}; --full shows them)", "dim")
+    return shown
+
+
+def span_table(spans: Sequence[Row]) -> Table:
+    """Return a table of one line for each span; times are seconds since the first span began."""
+    table = Table("#", "span", "at", "took", "status", "attributes")
+    begin = min((span["start_time"] for span in spans if span["start_time"] is not None), default=0.0)
+    for span in spans:
+        table.add_row(
+            str(span["sequence_id"]),
+            visible_line(span["name"]),
+            "" if span["start_time"] is None else f"{span['start_time'] - begin:.2f} s",
+            _took(span),
+            span["status"]["status_code"],
+            "\n".join(f"{name} = {_preview(value)}" for name, value in span["attributes"].items()),
+        )
+    return table
+
+
+def worker_table(workers: Sequence[Row]) -> Table:
+    """Return a table of one line for each worker."""
+    table = Table("worker", "status", "rollout", "last heartbeat", "last claim")
+    for worker in workers:
+        times = (worker["last_heartbeat_time"], worker["last_dequeue_time"])
+        ages = ("" if seconds is None else f"{max(0.0, time.time() - seconds):.0f} s ago" for seconds in times)
+        rollout = visible_line(worker["current_rollout_id"] or "")
+        table.add_row(visible_line(worker["worker_id"]), _status(worker), rollout, *ages)
+    return table
+
+
+def _reason(attempt: Row | None) -> Any:
+    if attempt is None:
+        return ""
+    if "error" in attempt["metadata"]:
+        return attempt["metadata"]["error"]
+    status = attempt["status"]
+    return f"the attempt's status is {status}" if status in ("timeout", "unresponsive") else ""
+
+
+def _status(row: Row) -> Text:
+    return Text(row["status"], _STATUS_COLOURS.get(row["status"], ""))
+
+
+def _text(value: Any) -> str:
+    return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _preview(value: Any) -> str:
+    text = " ".join(_text(value).split())
+    return text if len(text) <= _PREVIEW else text[: _PREVIEW - 1] + "…"
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _took(row: Row) -> str:
+    start, end = row["start_time"], row["end_time"]
+    return "" if start is None or end is None else f"{end - start:.2f} s"

@@ -17,33 +17,29 @@ from ..metrics import counted, number, percent
 from ..visible_text import VisibleConsole, visible_json, visible_line
 
 
-def show(settings: JsonSettings, result: Any, tables: Callable[[Console], None], *, ascii_only: bool = False) -> None:
-    """Print a result as JSON if the settings say so, else by calling `tables` with the console."""
+class ResultConsole(VisibleConsole):
+    """Fits tables into the width of the terminal, and leaves the wrapping of lines of text to it."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        options.setdefault("soft_wrap", all(isinstance(item, str | Text) for item in objects))
+        super().print(*objects, **options)
+
+
+def show(settings: JsonSettings, result: Any, tables: Callable[[Console, Any], None]) -> None:
+    """Print a result as JSON if the settings say so, else by calling `tables` with a console and the result."""
     if settings.json_output:
-        typer.echo(visible_json(json.dumps(result, indent=2, ensure_ascii=ascii_only)))
+        typer.echo(visible_json(json.dumps(result, indent=2, ensure_ascii=False)))
     else:
-        tables(VisibleConsole())
+        tables(ResultConsole(), result)
 
 
 def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of `trainer.statistics.AccuracyRow`s."""
     table = Table("", "accuracy", "95 % interval", "correct", title="Accuracy")
     for row in rows:
-        table.add_row(
-            Text(visible_line(str(row["name"]))),
-            percent(row["accuracy"]),
-            f"{100 * row['low']:.1f} – {percent(row['high'])}",
-            f"{row['correct']:g} of {row['count']}",
-        )
-    return table
-
-
-def _check_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of `trainer.evaluations.check_rows`."""
-    table = Table("", "check", "mean", "95 % interval", title="Other checks of the same answers")
-    for row in rows:
-        name, check = (Text(visible_line(str(row[key]))) for key in ("name", "check"))
-        table.add_row(name, check, number(row["mean"]), f"{number(row['low'])} – {number(row['high'])}")
+        interval = f"{100 * row['low']:.1f} – {percent(row['high'])}"
+        correct = f"{row['correct']:g} of {row['count']}"
+        table.add_row(visible_line(str(row["name"])), percent(row["accuracy"]), interval, correct)
     return table
 
 
@@ -56,18 +52,16 @@ def show_result(
         written: paths of results, of which the existing ones are printed.
         then: lines on what to do next.
     """
-    rows = summary.get("accuracy") or []
-    if rows:
-        console.print(accuracy_table(rows))
+    if summary.get("accuracy"):
+        console.print(accuracy_table(summary["accuracy"]))
     if summary.get("checks"):
-        console.print(_check_table(summary["checks"]))
+        table = Table("", "check", "mean", "95 % interval", title="Other checks of the same answers")
+        for row in summary["checks"]:
+            name, check = (visible_line(str(row[key])) for key in ("name", "check"))
+            table.add_row(name, check, number(row["mean"]), f"{number(row['low'])} – {number(row['high'])}")
+        console.print(table)
     for key, consequence in (("untrained", "not trained"), ("failed", "counted as wrong")):
         for reason, count in (summary.get(key) or {}).items():
-            console.print(
-                f"{counted(count, 'rollout')} {consequence}: {reason}", style="yellow", markup=False, soft_wrap=True
-            )
-    for path in written:
-        if path.exists():
-            console.print(f"wrote {path}", highlight=False, soft_wrap=True, markup=False)
-    for line in then:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+            console.print(f"{counted(count, 'rollout')} {consequence}: {reason}", style="yellow")
+    for line in [*(f"wrote {path}" for path in written if path.exists()), *then]:
+        console.print(line)

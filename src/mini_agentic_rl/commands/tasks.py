@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Final, cast, get_args
 
 from pydantic import Field
 
@@ -129,40 +129,37 @@ class TrainedAs:
     """Folder of the run."""
     adapter: Path
     """Folder of the adapter."""
-    agent: str
-    dataset: str
-    difficulty: tuple[int, ...]
+    tasks: TaskSettings
     agent_command: str
 
     @property
     def name(self) -> str:
         """The agent's command where it is one, else its name."""
-        return self.agent_command or self.agent
+        return self.agent_command or self.tasks.agent
 
     def tasks_for(self, settings: TaskSettings, harness: HarnessSettings) -> TaskSettings:
         """Return the settings with the agent and the tasks of the run, unless others are given.
 
-        Only agents of this package are chosen by a run folder: a file beside weights must not start a program or import
-        a module.
+        A run folder selects only agents of this package: a file beside weights must not start a program or import a
+        module.
 
         Raises:
             UserError: the agent is not of this package and has to be named.
         """
         if harness.agent_command or not settings.model_fields_set.isdisjoint(("env", "agent", "dataset")):
             return settings
-        if self.agent_command or self.agent not in own_names("recipes"):
-            setting = "agent_command" if self.agent_command else "env" if self.agent.startswith("env:") else "agent"
+        tasks = self.tasks
+        if self.agent_command or tasks.agent not in own_names("recipes"):
+            setting = "agent_command" if self.agent_command else "env" if tasks.agent.startswith("env:") else "agent"
             value = self.name.removeprefix("env:")
             raise UserError(
                 f"{self.adapter} was trained as {value!r}: give that, or the tasks to measure it on", setting=setting
             )
-        tasks: dict[str, Any] = {"agent": self.agent, "dataset": self.dataset}
-        if "difficulty" not in settings.model_fields_set:
-            tasks["difficulty"] = list(self.difficulty)
-        changed = settings.changed(**tasks)
+        levels = settings if "difficulty" in settings.model_fields_set else tasks
+        changed = settings.changed(agent=tasks.agent, dataset=tasks.dataset, difficulty=levels.difficulty)
         if changed != settings:
-            levels = ", ".join(map(str, changed.difficulty))
-            logger.info("%s was trained as %s on %s, levels %s", self.adapter, self.agent, self.dataset, levels)
+            shown = ", ".join(map(str, changed.difficulty))
+            logger.info("%s was trained as %s on %s, levels %s", self.adapter, tasks.agent, tasks.dataset, shown)
         return changed
 
 
@@ -180,10 +177,10 @@ def trained_as(load: AdaptedModelSettings) -> TrainedAs | None:
             logger.warning("%s cannot be read (%s): the agent of %s is unknown", path, error, adapter)
             continue
         try:
-            tasks = str(config["agent"]), str(config["dataset"]), tuple(int(level) for level in config["difficulty"])
+            tasks = TaskSettings(**{name: config[name] for name in ("agent", "dataset", "difficulty")})
         except (ValueError, TypeError, KeyError):
             continue  # not a run folder, or that of another kind of run
-        return TrainedAs(folder, adapter, *tasks, str(config.get("agent_command") or ""))
+        return TrainedAs(folder, adapter, tasks, str(config.get("agent_command") or ""))
     return None
 
 

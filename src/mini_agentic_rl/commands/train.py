@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..algorithm import GRPOSettings, PPOSettings, WarmStart
@@ -38,7 +39,7 @@ def train_and_show(settings: TrainConfig) -> None:
         return
     folder = RunFolder(settings.run.output_dir)
     written = [folder.adapter_path, folder.summary_path, folder.metrics_path, folder.report_path]
-    show(settings, summary, lambda console: show_result(console, summary, written=written, then=what_next(folder)))
+    show(settings, summary, partial(show_result, written=written, then=what_next(folder)))
 
 
 def train_job(config: TrainConfig) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def train_job(config: TrainConfig) -> dict[str, Any]:
                 logger=run.logger,
                 otlp=config.export,
                 resume=run.is_resumed,
-                **{name: one for name, one in components.items() if name != "strategy"},
+                **{name: part for name, part in components.items() if name != "strategy"},
             )
             trainer.fit(recipe.agent, train, val_dataset=held_out)
     return folder.read_summary()

@@ -179,7 +179,7 @@ class TrainConfig(RunnerSettings, JsonSettings):
             foreign = next((name for name in GRPO_ALONE if given.get(name) not in (None, getattr(default, name))), None)
             if foreign is not None:
                 raise ValueError(f"`{foreign}` is not PPO's: leave it out, or choose another `algorithm`")
-            return PPOSettings(**{name: one for name, one in given.items() if name not in GRPO_ALONE})
+            return PPOSettings(**{name: value for name, value in given.items() if name not in GRPO_ALONE})
         foreign = next((name for name in PPO_ALONE if name in given), None)
         if foreign is not None:
             raise ValueError(f"`{foreign}` is PPO's: give `algorithm=ppo` with it")
@@ -251,11 +251,11 @@ class PlanSettings(JsonSettings):
     panels: ClassVar[Mapping[str, Sequence[str]]] = {
         "Model": ("load.*",),
         "Memory": (
-            *("vram", "lora.r", "lora.dropout", *_paths("learner", "checkpointing", "max_batch_tokens")),
-            *_paths("engine", "cache_mib", "cuda_graphs"),
+            *("vram", "lora.r", "lora.dropout", "learner.checkpointing", "learner.max_batch_tokens"),
+            *("engine.cache_mib", "engine.cuda_graphs"),
         ),
         "Reinforcement learning": (
-            *_paths("loop", "tasks_per_step", "samples_per_prompt"),
+            *("loop.tasks_per_step", "loop.samples_per_prompt"),
             *("prompt_tokens", "loop.max_new_tokens", "loop.max_staleness"),
         ),
         "Spread": ("ranks", "team.shard", "sampling.sampler", "replicas", "rates"),

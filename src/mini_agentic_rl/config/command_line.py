@@ -6,7 +6,6 @@ import argparse
 import inspect
 import sys
 import types
-from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -29,7 +28,10 @@ def lightning_cli(*classes: type[Any]) -> Any:
     parser = argparse.ArgumentParser(description=f"Settings of {', '.join(kind.__name__ for kind in classes)}.")
     names: dict[str, tuple[type[Any], str]] = {}
     for kind in classes:
-        hints = _hints(kind)
+        try:
+            hints = get_type_hints(kind.__init__)
+        except NameError:  # an annotation that exists for type checkers only: every argument is a string
+            hints = {}
         for name, parameter in inspect.signature(kind).parameters.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
@@ -54,37 +56,22 @@ def lightning_cli(*classes: type[Any]) -> Any:
     return made[0] if len(made) == 1 else made
 
 
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    try:
-        return get_type_hints(kind.__init__)
-    except NameError:  # an annotation that exists for type checkers only: every argument is a string
-        return {}
-
-
 def _reading(hint: Any) -> dict[str, Any]:
     """Return the arguments of `add_argument` for a value of this type."""
-    is_union = get_origin(hint) in (Union, types.UnionType)
-    choices = [choice for choice in get_args(hint) if choice is not type(None)] if is_union else [hint]
-    optional = is_union and type(None) in get_args(hint)
-    for choice in choices:
-        if get_origin(choice) is list or choice is list:
-            return {"nargs": "*", "type": _reader((*get_args(choice), str)[0], optional=False)}
-    return {"type": _reader(next(filter(_is_plain, choices), str), optional=optional)}
-
-
-def _is_plain(hint: Any) -> bool:
-    return hint in (bool, int, float, str) or get_origin(hint) is Literal
-
-
-def _reader(kind: Any, *, optional: bool) -> Callable[[str], Any]:
-    plain = TypeAdapter[Any](kind if _is_plain(kind) else str)
+    choices = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    is_optional = type(None) in choices
+    items = next((get_args(choice) or (str,) for choice in choices if list in (choice, get_origin(choice))), None)
+    if items is not None:
+        choices, is_optional = items, False
+    plain = (choice for choice in choices if choice in (bool, int, float, str) or get_origin(choice) is Literal)
+    adapter = TypeAdapter[Any](next(plain, str))
 
     def read(text: str) -> Any:
-        if optional and text.lower() in _NOTHING:
+        if is_optional and text.lower() in _NOTHING:
             return None
         try:
-            return plain.validate_python(text)
+            return adapter.validate_python(text)
         except ValidationError as error:
             raise argparse.ArgumentTypeError(f"{error.errors()[0]['msg']}, not {text!r}") from None
 
-    return read
+    return {"type": read} if items is None else {"type": read, "nargs": "*"}

@@ -89,7 +89,10 @@ class Settings(BaseModel):
         values, given = self.model_dump(mode="json"), self.model_dump(mode="json", exclude_unset=True)
         flat: dict[str, Any] = {}
         for setting in self.settings().values():
-            flat[setting.name] = _at(given if setting.is_open else values, setting.path)
+            value: Any = given if setting.is_open else values
+            for name in setting.path:
+                value = value.get(name) if isinstance(value, Mapping) else None
+            flat[setting.name] = value
         groups = _groups(type(self))
         for name, value in given.items():
             leaves = [((name, inner), item) for inner, item in value.items()] if name in groups else [((name,), value)]
@@ -316,12 +319,6 @@ def _forget_defaults(settings: Settings, given: Mapping[str, Any]) -> None:
         inner = given.get(name, {})
         if isinstance(inner, Mapping):
             _forget_defaults(getattr(settings, name), inner)
-
-
-def _at(values: Any, path: Sequence[str]) -> Any:
-    for name in path:
-        values = values.get(name) if isinstance(values, Mapping) else None
-    return values
 
 
 def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -2,11 +2,12 @@
 
 `Trainer.fit`:
 
-    trainer.py           `Trainer`: keywords become parts; an agent and tasks become a run
+    trainer.py           `Trainer`: keywords become parts; an agent and tasks become a `Run`, algorithm and runners on
+                         one store, executed by a strategy
     components.py        a part from an instance, a class, a factory, a path or a mapping; default parts
     run_folder.py        `RunFolder`: files and checkpoints of a run
-    run.py               `Run`: algorithm and runners on one store, executed by a strategy; and a run in its folder,
-                         from the beginning or its latest checkpoint to the summary
+    run.py               what a strategy executes of a run; and a run in its folder, from the beginning or its latest
+                         checkpoint to the summary
 
 Results:
 

@@ -1,4 +1,4 @@
-"""Make the parts, the agent and the data sets of a run from the ways in which people write them down.
+"""Make the parts, the agent and the data sets of a run from the arguments of `Trainer` and `fit`.
 
 A spec is the part itself, its class, a factory (anything callable that returns one), a dotted path of one of these
 ("package.module.Name" or "package.module:Name"), a short name where the part has some, or a mapping
@@ -60,14 +60,14 @@ logger = logging.getLogger(__name__)
 
 
 class UnknownKeywordError(UserError, TypeError):
-    """An unknown keyword: an error that a person can mend, and Python's own type for such a call."""
+    """An unknown keyword. It is a TypeError too, as Python raises for such a call."""
 
 
 def refuse_unknown_keywords(given: Collection[str], known: Collection[str]) -> None:
     """Check keywords of `Trainer`.
 
     Raises:
-        UnknownKeywordError: it has no such keyword; the message says which one was meant, or where it belongs.
+        UnknownKeywordError: a keyword is unknown; the message suggests the right name, or the place of the setting.
     """
     unknown = [name for name in given if name not in known]
     if not unknown:
@@ -92,8 +92,8 @@ def refuse_unknown_keywords(given: Collection[str], known: Collection[str]) -> N
 
 def build(
     keyword: str,
-    spec: Component[Any],
-    kind: type[Any],
+    spec: Component[Any] | None,
+    kind: type[Any] | None,
     *,
     names: Mapping[str, str] | None = None,
     untyped: str | None = None,
@@ -103,7 +103,7 @@ def build(
 
     Args:
         keyword: the trainer's keyword, for messages.
-        kind: class of the part.
+        kind: class of the part; None accepts any object that is no mapping, class or function, which are called.
         names: short name to dotted path.
         untyped: dotted path of the class that a mapping without "type" means; None refuses such a mapping.
         settings: keywords handed to a class or factory that names them, unless the spec gives them itself.
@@ -113,18 +113,9 @@ def build(
         Exception: whatever the part's own constructor raised.
     """
     part = _make(keyword, spec, kind, names or {}, untyped, settings or {})
-    if not isinstance(part, kind):
+    if kind is not None and not isinstance(part, kind):
         _refuse(keyword, spec, f"that is of type {type(part).__name__}, not {kind.__name__}")
     return part
-
-
-def build_any(keyword: str, spec: Any, *, untyped: str | None = None) -> Any:
-    """Return a part of any type: only classes and functions are called, another object is the part itself."""
-    if isinstance(spec, str):
-        spec = load(keyword, spec)
-    if isinstance(spec, (Mapping, type)) or inspect.isroutine(spec):
-        return _make(keyword, spec, None, {}, untyped, {})
-    return spec
 
 
 def build_component(
@@ -214,10 +205,16 @@ def _make(
     settings: Mapping[str, Any],
 ) -> Any:
     """Return `spec` if it is an instance of `kind`, else what the class or factory that it names returns."""
+
+    def is_part(value: Any) -> bool:
+        if kind is not None:
+            return isinstance(value, kind)
+        return not isinstance(value, str | Mapping | type) and not inspect.isroutine(value)
+
+    if is_part(spec):
+        return spec
     given: dict[str, Any] = {}
     target = spec
-    if kind is not None and isinstance(spec, kind):
-        return spec
     if isinstance(spec, Mapping):
         given = {name: value for name, value in spec.items() if name != "type"}
         target = spec.get("type", untyped)
@@ -225,17 +222,14 @@ def _make(
             _refuse(keyword, spec, "the mapping has no 'type': a class, a factory, a dotted path or a short name")
     if isinstance(target, str):
         target = load(keyword, target, names)
-    if kind is not None and isinstance(target, kind):
+    expected = "component" if kind is None else kind.__name__
+    if is_part(target):
         if given:
-            _refuse(keyword, spec, f"{', '.join(given)} cannot be given to a {kind.__name__} that exists already")
+            _refuse(keyword, spec, f"{', '.join(given)} cannot be given to a {expected} that exists already")
         return target
     if not callable(target):
-        expected = "a component" if kind is None else kind.__name__
-        _refuse(
-            keyword,
-            spec,
-            f"expected {expected}: itself, its class, a factory, a dotted path or a mapping with 'type'",
-        )
+        why = f"expected {expected}: itself, its class, a factory, a dotted path or a mapping with 'type'"
+        _refuse(keyword, spec, why)
     try:
         signature = inspect.signature(target)
     except ValueError:  # a builtin without a signature

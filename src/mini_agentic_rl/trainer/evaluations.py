@@ -203,16 +203,11 @@ def load_run(spec: str, evaluation: str | None = None) -> MeasuredRun:
     evaluations = by_evaluation(_answers(path))
     if not evaluations:
         raise UserError(f"{path} kept no answers: measure it again, by `eval --output FILE`")
-    name = _last(evaluations) if wanted is None else wanted
+    held_out = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
+    name = (held_out or list(evaluations))[-1] if wanted is None else wanted
     if name not in evaluations:
         raise UserError(f"{path} has no measurement {name!r}: it has {', '.join(map(repr, evaluations))}")
     return MeasuredRun(spec, name, evaluations[name])
-
-
-def _last(evaluations: Collection[str]) -> str:
-    """Return the last measurement on the run's own held-out tasks, or the last of all if there is none on them."""
-    held_out = [name for name in evaluations if not name.endswith(OF_TRANSFER)]
-    return (held_out or list(evaluations))[-1]
 
 
 def _answers(path: Path) -> AnswerRows:

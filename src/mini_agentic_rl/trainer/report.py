@@ -7,19 +7,21 @@ Keys of a summary that it reads: `verdict` (`summary.Verdict`), `accuracy` (list
 (`evaluations.check_rows`), `seconds` (phase → seconds), `peak_memory_bytes`, `versions` (package → version), `seed`,
 `kernels`, and `untrained` (reason → number of rollouts that gave nothing to train on).
 
-Charts are inline SVG. Their colours are CSS variables (`--series-1` …, `--grid`, `--muted`), for light and dark pages.
+The page is a Jinja template that escapes every value. Charts are inline SVG. Their colours are CSS variables
+(`--series-1` …, `--grid`, `--muted`), for light and dark pages.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..adapter import text_of
 from ..files import write_text
 from ..metrics import HEADLINE_FAMILIES, RunView, diagnose, duration, number, percent
 from ..redaction import without_secrets_within
@@ -27,38 +29,30 @@ from .run_folder import RunFolder
 
 Points = Sequence[tuple[float, float]]
 
-MAX_SERIES = 6
+_MAX_SERIES = 6
 _WIDTH, _HEIGHT = 460, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 10, 28
 _MAX_POINTS = 400
 _SMOOTH_FROM = 12
 _NO_METRICS = ("time", "phase", "step")
-
-
-def series_by_family(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[tuple[float, float]]]]:
-    """Return the curves of rows of metrics, as points (step, number) by name, within each family; those that a person
-    watches come first. Families may be empty."""
-    families: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in HEADLINE_FAMILIES}
-    for row in rows:
-        for name, value in row.items():
-            if name not in _NO_METRICS and isinstance(value, int | float):
-                points = families.setdefault(name.split("/")[0], {}).setdefault(name, [])
-                points.append((float(row.get("step", len(points))), float(value)))
-    return families
+_MAX_SHOWN = 4000
+"""Characters of one message; the page says how many more are left out."""
+_IN_PERCENT = ("accuracy",)
+_TITLES = {"tokens_per_second": "tokens / s", "memory_gib": "memory (GiB)"}
 
 
 def line_chart(series: Sequence[tuple[str, Points]], *, percent: bool = False) -> str:
     """Return an SVG element with a line for each (name, points); points are (x, y), ordered by x.
 
     A line of many points is drawn faintly under its moving average. Series without a finite point are left out; with
-    none left the result is empty. At most `MAX_SERIES` are drawn.
+    none left the result is empty. At most `_MAX_SERIES` are drawn.
 
     Args:
         series: the lines.
         percent: label the y axis in percent.
     """
     drawn = [(name, _thin([(x, y) for x, y in points if math.isfinite(y)])) for name, points in series]
-    drawn = [(name, points) for name, points in drawn if points][:MAX_SERIES]
+    drawn = [(name, points) for name, points in drawn if points][:_MAX_SERIES]
     if not drawn:
         return ""
     xs = [x for _, points in drawn for x, _ in points]
@@ -84,13 +78,14 @@ def line_chart(series: Sequence[tuple[str, Points]], *, percent: bool = False) -
             parts.append(f'<text x="{x:.1f}" y="{_HEIGHT - 10}" text-anchor="middle">{_label(tick, False)}</text>')
     for index, (name, points) in enumerate(drawn, start=1):
         colour = f'style="--line: var(--series-{index})"'
-        smooth = moving_average(points)
         if len(points) == 1:
             x, y = place(*points[0])
             parts.append(f'<circle {colour} cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
-        if smooth is not points:
-            parts.append(f'<polyline class="raw" {colour} points="{_path(points, place)}"/>')
-        parts.append(f'<polyline {colour} points="{_path(smooth, place)}"><title>{escape(name)}</title></polyline>')
+        lines = [(' class="raw"', points, "")] if len(points) >= _SMOOTH_FROM else []
+        lines.append(("", _smooth(points), f"<title>{escape(name)}</title>"))
+        for style, line, title in lines:
+            path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in line))
+            parts.append(f'<polyline{style} {colour} points="{path}">{title}</polyline>')
     parts.append("</svg>")
     return "".join(parts)
 
@@ -98,26 +93,17 @@ def line_chart(series: Sequence[tuple[str, Points]], *, percent: bool = False) -
 def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return at most `_MAX_POINTS` points, each the mean of an equal share."""
     share = math.ceil(len(points) / _MAX_POINTS)
-    if share <= 1:
-        return points
-    return [_mean(points[start : start + share]) for start in range(0, len(points), share)]
+    shares = [points[start : start + share] for start in range(0, len(points), share or 1)]
+    return [(fmean(x for x, _ in part), fmean(y for _, y in part)) for part in shares] if share > 1 else points
 
 
-def moving_average(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def _smooth(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return points as a moving average; few points as they are."""
     if len(points) < _SMOOTH_FROM:
         return points
     reach = max(2, len(points) // 20)
-    return [(x, _mean(points[max(0, index - reach) : index + reach + 1])[1]) for index, (x, _) in enumerate(points)]
-
-
-def _mean(points: Points) -> tuple[float, float]:
-    xs, ys = zip(*points, strict=True)
-    return fmean(xs), fmean(ys)
-
-
-def _path(points: Points, place: Callable[[float, float], tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
+    windows = [points[max(0, index - reach) : index + reach + 1] for index in range(len(points))]
+    return [(x, fmean(y for _, y in window)) for (x, _), window in zip(points, windows, strict=True)]
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -136,12 +122,6 @@ def _label(value: float, percent: bool) -> str:
     if percent:
         return f"{100 * value:.4g} %"
     return number(value) if value else "0"
-
-
-_MAX_SHOWN = 4000
-"""Characters of one message; the page says how many more are left out."""
-_IN_PERCENT = ("accuracy",)
-_TITLES = {"tokens_per_second": "tokens / s", "memory_gib": "memory (GiB)"}
 
 
 def write_report(
@@ -165,194 +145,182 @@ def write_report(
     Raises:
         OSError: the file cannot be written; an earlier report is then untouched.
     """
+    from jinja2 import Environment
+
     summary, transcripts = without_secrets_within(summary), without_secrets_within(transcripts)
-    sections = [
-        _verdict(summary.get("verdict")),
-        _accuracy(summary.get("accuracy") or []),
-        _checks(summary.get("checks") or []),
-        _doctor(metrics_rows, folder.read_config().get("eval_size")),
-        _curves(metrics_rows),
-        _time(summary),
-        _pairs("Rollouts that gave nothing to train on", summary.get("untrained") or {}),
-        _section("Transcripts", "".join(map(_transcript, transcripts))),
-        _pairs("Settings", folder.read_config()),
-        _pairs("Versions", summary.get("versions") or {}),
-    ]
-    name = escape(folder.path.resolve().name)
-    page = (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{name} – mini-agentic-rl</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{name}</h1>\n{''.join(section for section in sections if section)}</main>\n</body>\n</html>\n"
+    spent: dict[str, Any] = {name: duration(seconds) for name, seconds in (summary.get("seconds") or {}).items()}
+    if summary.get("peak_memory_bytes"):
+        spent["peak memory"] = f"{summary['peak_memory_bytes'] / 2**30:.2f} GiB"
+    spent |= {name: summary[name] for name in ("kernels", "seed") if summary.get(name) is not None}
+    config = folder.read_config()
+    eval_size = config.get("eval_size")
+    view = RunView.of_rows(metrics_rows, eval_size=eval_size if isinstance(eval_size, int) else None)
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(percent=percent, json=_json, text=lambda value: text_of(value or "", _MAX_SHOWN))
+    page = environment.from_string(_PAGE).render(
+        name=folder.path.resolve().name,
+        style=_STYLE,
+        summary=summary,
+        transcripts=transcripts,
+        spent=spent,
+        config=config,
+        findings=diagnose(view) if view.steps else None,
+        figures=_figures(metrics_rows),
     )
     target = path or folder.report_path
     write_text(target, page, private=True)
     return target
 
 
-def _section(title: str, body: str) -> str:
-    """Return a section of the page; empty without a body."""
-    return f"<section><h2>{title}</h2>{body}</section>\n" if body else ""
+def _figures(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a chart for each family of metrics, of the points (step, number); those that a person watches come
+    first."""
+    families: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in HEADLINE_FAMILIES}
+    for row in rows:
+        for name, value in row.items():
+            if name not in _NO_METRICS and isinstance(value, int | float):
+                points = families.setdefault(name.split("/")[0], {}).setdefault(name, [])
+                points.append((float(row.get("step", len(points))), float(value)))
+    figures = []
+    for family, series in families.items():
+        shown = list(series.items())[:_MAX_SERIES]
+        figure = {
+            "title": _TITLES.get(family, family.replace("_", " ")),
+            "chart": line_chart(shown, percent=family in _IN_PERCENT),
+            "names": [name.removeprefix(family + "/") for name, _ in shown],
+            "left_out": len(series) - len(shown),
+        }
+        if figure["chart"]:
+            figures.append(figure)
+    return figures
 
 
-def _verdict(verdict: Mapping[str, Any] | None) -> str:
-    """Return the gain from reinforcement learning in one line, and things to try if there is none."""
-    if not verdict:
-        return ""
-    advice = "".join(f"<li>{_code(text)}</li>" for text in verdict["advice"])
-    tried = f'<p>What to try:</p><ul class="doctor">{advice}</ul>' if advice else ""
-    return _section("Verdict", f'<p class="verdict">{escape(verdict["line"])}</p>{tried}')
+def _json(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _accuracy(rows: Sequence[Mapping[str, Any]]) -> str:
-    if not rows:
-        return ""
-    lines = [
-        f'<tr><th scope="row">{escape(str(row["name"]))}</th><td class="number">{percent(row["accuracy"])}</td>'
-        f'<td class="number">{100 * row["low"]:.1f} – {percent(row["high"])}</td>'
-        f'<td class="number">{row["correct"]:g} of {row["count"]}</td><td>{_interval_bar(row)}</td></tr>'
-        for row in rows
-    ]
-    head = (
-        '<tr><th></th><th class="number">accuracy</th><th class="number">95 % interval</th>'
-        '<th class="number">correct</th><th class="wide"><span class="ends">'
-        "<span>0 %</span><span>100 %</span></span></th></tr>"
-    )
-    return _table("Accuracy", head, lines)
-
-
-def _checks(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The lenient check, and the parts of the reward, measurement by measurement."""
-    if not rows:
-        return ""
-    lines = [
-        f'<tr><th scope="row">{escape(str(row["name"]))}</th><td>{escape(str(row["check"]))}</td>'
-        f'<td class="number">{row["mean"]:.3g}</td>'
-        f'<td class="number">{row["low"]:.3g} – {row["high"]:.3g}</td><td class="number">{row["count"]}</td></tr>'
-        for row in rows
-    ]
-    head = (
-        '<tr><th></th><th>check</th><th class="number">mean</th><th class="number">95 % interval</th>'
-        '<th class="number">problems</th></tr>'
-    )
-    return _table("Other checks", head, lines)
-
-
-def _table(title: str, head: str, lines: Sequence[str]) -> str:
-    return _section(title, f'<div class="scroll"><table>{head}{"".join(lines)}</table></div>')
-
-
-def _interval_bar(row: Mapping[str, Any]) -> str:
-    """The accuracy as a bar and its interval as a line, on a scale from 0 to 1."""
-    low, high, middle = (100 * float(row[key]) for key in ("low", "high", "accuracy"))
-    return (
-        '<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">'
-        '<rect class="track" width="100" height="10"/>'
-        f'<rect class="value" width="{middle:.2f}" height="10"/>'
-        f'<line class="interval" x1="{low:.2f}" x2="{high:.2f}" y1="5" y2="5"/></svg>'
-    )
-
-
-def _doctor(rows: Sequence[Mapping[str, Any]], eval_size: Any) -> str:
-    """The findings of the doctor; nothing of a run without a step of reinforcement learning."""
-    view = RunView.of_rows(rows, eval_size=eval_size if isinstance(eval_size, int) else None)
-    if not view.steps:
-        return ""
-    items = [
-        f'<li class="{finding.level}"><strong>{escape(finding.head)}</strong>: {escape(finding.seen)}. '
-        f"{_code(finding.advice)}.</li>"
-        for finding in diagnose(view)
-    ]
-    body = f'<ul class="doctor">{"".join(items)}</ul>' if items else '<p class="muted">Nothing is wrong.</p>'
-    return _section("What the doctor says", body)
-
-
-def _code(text: str) -> str:
-    """Return a text with the parts in backticks as code."""
-    parts = escape(text).split("`")
-    return "".join(f"<code>{part}</code>" if number % 2 else part for number, part in enumerate(parts))
-
-
-def _curves(rows: Sequence[Mapping[str, Any]]) -> str:
-    families = series_by_family(rows)
-    figures = [_figure(family, series) for family, series in families.items() if series]
-    body = "".join(figures) or '<p class="muted">No metrics were logged.</p>'
-    return _section("Curves", f'<div class="figures">{body}</div>')
-
-
-def _figure(family: str, series: Mapping[str, list[tuple[float, float]]]) -> str:
-    shown = list(series.items())[:MAX_SERIES]
-    drawing = line_chart(shown, percent=family in _IN_PERCENT)
-    if not drawing:
-        return ""
-    legend = ""
-    if len(shown) > 1:
-        keys = [
-            f'<li style="--line: var(--series-{index})">{escape(name.removeprefix(family + "/"))}</li>'
-            for index, (name, _) in enumerate(shown, start=1)
-        ]
-        legend = f"<ul>{''.join(keys)}</ul>"
-    left_out = len(series) - len(shown)
-    more = f'<p class="muted">{left_out} more in metrics.jsonl</p>' if left_out else ""
-    title = escape(_TITLES.get(family, family.replace("_", " ")))
-    return f"<figure><figcaption>{title}</figcaption>{drawing}{legend}{more}</figure>"
-
-
-def _time(summary: Mapping[str, Any]) -> str:
-    values: dict[str, Any] = {name: duration(spent) for name, spent in (summary.get("seconds") or {}).items()}
-    if summary.get("peak_memory_bytes"):
-        values["peak memory"] = f"{summary['peak_memory_bytes'] / 2**30:.2f} GiB"
-    if summary.get("kernels"):
-        values["kernels"] = summary["kernels"]
-    if "seed" in summary:
-        values["seed"] = summary["seed"]
-    return _pairs("Time and memory", values)
-
-
-def _transcript(transcript: Mapping[str, Any]) -> str:
-    title = escape(str(transcript.get("title") or "Conversation"))
-    reward = transcript.get("reward")
-    badge = "" if reward is None else f' <span class="badge">reward {float(reward):.3g}</span>'
-    note = f'<p class="muted">{escape(str(transcript["note"]))}</p>' if transcript.get("note") else ""
-    messages = "".join(_message(message) for message in transcript.get("messages") or [])
-    return f"<details open><summary>{title}{badge}</summary>{note}{messages}</details>"
-
-
-def _message(message: Mapping[str, Any]) -> str:
-    role = str(message.get("role", ""))
-    kind = role if role in ("system", "user", "assistant", "tool") else "other"
-    parts = [f"<p>{_text(content)}</p>" if (content := _content(message.get("content"))) else ""]
-    for call in message.get("tool_calls") or []:
-        function = call.get("function") or {}
-        parts.append(
-            f'<p class="call">{_text(str(function.get("name", "")))} {_text(str(function.get("arguments", "")))}</p>'
-        )
-    return f'<div class="message {kind}"><span class="role">{escape(role)}</span>{"".join(parts)}</div>'
-
-
-def _content(content: Any) -> str:
-    """Plain text of a message: a string, or a list of parts."""
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content if isinstance(part, dict))
-    return "" if content is None else str(content)
-
-
-def _text(text: str) -> str:
-    left_out = len(text) - _MAX_SHOWN
-    if left_out > 0:
-        return f"{escape(text[:_MAX_SHOWN])} … ({left_out} more characters)"
-    return escape(text)
-
-
-def _pairs(title: str, values: Mapping[str, Any]) -> str:
-    if not values:
-        return ""
-    lines = []
-    for key, value in values.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        lines.append(f'<tr><th scope="row">{escape(str(key))}</th><td>{escape(text)}</td></tr>')
-    return _section(title, f'<div class="scroll"><table class="pairs">{"".join(lines)}</table></div>')
-
+_PAGE = """<!DOCTYPE html>
+{% macro code(text) %}
+{% for part in text.split("`") %}
+{% if loop.index0 % 2 %}<code>{{ part }}</code>{% else %}{{ part }}{% endif %}
+{% endfor %}
+{% endmacro %}
+{% macro shown(value) %}
+{% set text = value | text %}
+{{ text.text }}{% if text.more %} … ({{ text.more }} more characters){% endif %}
+{% endmacro %}
+{% macro pairs(title, values) %}
+{% if values %}
+<section><h2>{{ title }}</h2><div class="scroll"><table class="pairs">
+{% for key, value in values.items() %}
+<tr><th scope="row">{{ key }}</th><td>{{ value | json }}</td></tr>
+{% endfor %}
+</table></div></section>
+{% endif %}
+{% endmacro %}
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ name }} – mini-agentic-rl</title>
+<style>{{ style | safe }}</style>
+</head>
+<body>
+<main>
+<h1>{{ name }}</h1>
+{% if summary.verdict %}
+<section><h2>Verdict</h2><p class="verdict">{{ summary.verdict.line }}</p>
+{% if summary.verdict.advice %}
+<p>What to try:</p><ul class="doctor">{% for text in summary.verdict.advice %}<li>{{ code(text) }}</li>{% endfor %}</ul>
+{% endif %}
+</section>
+{% endif %}
+{% if summary.accuracy %}
+<section><h2>Accuracy</h2><div class="scroll"><table>
+<tr><th></th><th class="number">accuracy</th><th class="number">95 % interval</th><th class="number">correct</th>
+<th class="wide"><span class="ends"><span>0 %</span><span>100 %</span></span></th></tr>
+{% for row in summary.accuracy %}
+<tr><th scope="row">{{ row.name }}</th><td class="number">{{ row.accuracy | percent }}</td>
+<td class="number">{{ "%.1f" % (100 * row.low) }} – {{ row.high | percent }}</td>
+<td class="number">{{ "%g" % row.correct }} of {{ row["count"] }}</td>
+<td><svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
+<rect class="track" width="100" height="10"/>
+<rect class="value" width="{{ "%.2f" % (100 * row.accuracy) }}" height="10"/>
+<line class="interval" x1="{{ "%.2f" % (100 * row.low) }}" x2="{{ "%.2f" % (100 * row.high) }}" y1="5" y2="5"/>
+</svg></td></tr>
+{% endfor %}
+</table></div></section>
+{% endif %}
+{% if summary.checks %}
+<section><h2>Other checks</h2><div class="scroll"><table>
+<tr><th></th><th>check</th><th class="number">mean</th><th class="number">95 % interval</th>
+<th class="number">problems</th></tr>
+{% for row in summary.checks %}
+<tr><th scope="row">{{ row.name }}</th><td>{{ row.check }}</td><td class="number">{{ "%.3g" % row.mean }}</td>
+<td class="number">{{ "%.3g" % row.low }} – {{ "%.3g" % row.high }}</td><td class="number">{{ row["count"] }}</td></tr>
+{% endfor %}
+</table></div></section>
+{% endif %}
+{% if findings is not none %}
+<section><h2>What the doctor says</h2>
+{% if findings %}
+<ul class="doctor">
+{% for finding in findings %}
+<li class="{{ finding.level }}">
+<strong>{{ finding.head }}</strong>: {{ finding.seen }}. {{ code(finding.advice) }}.</li>
+{% endfor %}
+</ul>
+{% else %}
+<p class="muted">Nothing is wrong.</p>
+{% endif %}
+</section>
+{% endif %}
+<section><h2>Curves</h2><div class="figures">
+{% for figure in figures %}
+<figure><figcaption>{{ figure.title }}</figcaption>{{ figure.chart | safe }}
+{% if figure.names | length > 1 %}
+<ul>
+{% for name in figure.names %}<li style="--line: var(--series-{{ loop.index }})">{{ name }}</li>{% endfor %}
+</ul>
+{% endif %}
+{% if figure.left_out %}<p class="muted">{{ figure.left_out }} more in metrics.jsonl</p>{% endif %}
+</figure>
+{% else %}
+<p class="muted">No metrics were logged.</p>
+{% endfor %}
+</div></section>
+{{ pairs("Time and memory", spent) }}
+{{ pairs("Rollouts that gave nothing to train on", summary.untrained) }}
+{% if transcripts %}
+<section><h2>Transcripts</h2>
+{% for transcript in transcripts %}
+<details open><summary>{{ transcript.title or "Conversation" }}
+{% if transcript.reward is not none and transcript.reward is defined %}
+<span class="badge">reward {{ "%.3g" % transcript.reward }}</span>
+{% endif %}
+</summary>
+{% if transcript.note %}<p class="muted">{{ transcript.note }}</p>{% endif %}
+{% for message in transcript.messages or [] %}
+<div class="message {{ message.role if message.role in ("system", "user", "assistant", "tool") else "other" }}">
+<span class="role">{{ message.role }}</span>
+{% if (message.content | text).text %}<p>{{ shown(message.content) }}</p>{% endif %}
+{% for call in message.tool_calls or [] %}
+{% set function = call.function or {} %}
+<p class="call">{{ shown(function.name) }} {{ shown(function.arguments) }}</p>
+{% endfor %}
+</div>
+{% endfor %}
+</details>
+{% endfor %}
+</section>
+{% endif %}
+{{ pairs("Settings", config) }}
+{{ pairs("Versions", summary.versions) }}
+</main>
+</body>
+</html>
+"""
+"""The page as a Jinja template; every value is escaped, except for the style sheet and the charts."""
 
 _STYLE = """
 :root {

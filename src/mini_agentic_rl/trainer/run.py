@@ -12,37 +12,31 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ..algorithm import Algorithm, AlgorithmContext, cancel_leftovers
+from ..algorithm import Algorithm, AlgorithmContext
 from ..attribution import unrecorded
 from ..errors import UserError
-from ..execution import ExecutionEvent, ExecutionStrategy
+from ..execution import ExecutionEvent
 from ..files import disk_failure, one_writer
 from ..litagent import LitAgent
 from ..metrics import MetricsLogger, MultiLogger, PrometheusLogger, make_logger
-from ..processes import in_daemon_thread
 from ..redaction import without_secrets_within
 from ..runner import Runner
 from ..store import LightningStore
 from ..types import Dataset, Hook
 from .run_folder import RunFolder, RunState
-from .settings import RunSettings, TraceExportSettings, exported
+from .settings import RunSettings
 from .summary import transcript_rows, write_results
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 1.0
 _TRANSCRIPTS: Final = 50
 
 Checkpoint = tuple[int, Path]
 """The step of a checkpoint, and its folder."""
-
-RowsToKeep = Callable[[Checkpoint | None], int | None]
-"""Function from the checkpoint of a resumed run to the number of rows of metrics that it keeps: later steps are done
-again. None keeps all."""
 
 
 def label(part: Algorithm | LitAgent[Any]) -> str:
@@ -51,9 +45,9 @@ def label(part: Algorithm | LitAgent[Any]) -> str:
 
 
 class StopSwitch:
-    """Ends a run from another thread, once a part of it runs in this process; pressed before that, as soon as it does.
+    """Ends a run from another thread, at the latest when the first part of the run starts in this process.
 
-    Each of the two methods writes before it reads what the other one writes, so neither can miss the other.
+    Each of the two methods writes its own field before it reads the other's, so neither can miss the other.
     """
 
     def __init__(self) -> None:
@@ -61,7 +55,7 @@ class StopSwitch:
         self._event: ExecutionEvent | None = None
 
     def connect(self, event: ExecutionEvent) -> None:
-        """`event` ends the run."""
+        """Let `press` set this event, which ends the run."""
         self._event = event
         if self._pressed:
             event.set()
@@ -123,62 +117,6 @@ class RunnerBundle:
             await self.runner.iter(event=event)
 
 
-@dataclass
-class Run:
-    """Both bundles, the store between them, and the strategy that runs them."""
-
-    strategy: ExecutionStrategy
-    store: LightningStore
-    algorithm_bundle: AlgorithmBundle
-    runner_bundle: RunnerBundle
-    runs_algorithm: bool = True
-    """True if the algorithm is part of this start of the program, and not runners alone."""
-    cancels_leftovers: bool = False
-    """Cancel the unfinished rollouts of an earlier run in the store, before a runner can claim them."""
-    closes_store: bool = False
-    export: TraceExportSettings = field(default_factory=TraceExportSettings)
-    """Receiver of the spans besides the store."""
-    folder: Path | None = None
-
-    def execute(self) -> None:
-        """Run to the end of the algorithm. Not callable from inside a running event loop.
-
-        Raises:
-            Exception: whatever the algorithm raised.
-        """
-        try:
-            if self.cancels_leftovers:
-                left = asyncio.run(cancel_leftovers(self.store))
-                if left:
-                    logger.info("%d unfinished rollouts of an earlier run cancelled", left)
-            if not self.runs_algorithm:
-                self.strategy.execute(self.algorithm_bundle, self.runner_bundle, self.store)
-                return
-            agent = self.runner_bundle.agent
-            with exported(self.store, self.export, agent=label(agent), run=self.folder) as store:
-                self.strategy.execute(self.algorithm_bundle, self.runner_bundle, store)
-        finally:
-            if self.closes_store:
-                asyncio.run(self.store.close())
-
-    async def execute_async(self) -> None:
-        """As `execute`, in a thread of its own. Cancelled, it stops the run, waits for its end, and is cancelled then.
-
-        Raises:
-            Exception: whatever the algorithm raised.
-        """
-        work = in_daemon_thread(self.execute, "trainer")
-        work.add_done_callback(_look_at)
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError:
-            while not work.done() and (
-                self.algorithm_bundle.switch.press() or self.strategy.stop() or self.runs_algorithm
-            ):
-                await asyncio.wait({work}, timeout=_LOOK_SECONDS)
-            raise
-
-
 async def _end(work: asyncio.Future[None]) -> None:
     """Cancel `work`, and wait for its end.
 
@@ -189,12 +127,6 @@ async def _end(work: asyncio.Future[None]) -> None:
     while not work.done():
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait({work})
-
-
-def _look_at(work: asyncio.Future[None]) -> None:
-    """Retrieve the exception of a stopped run, so that asyncio does not log it."""
-    if not work.cancelled():
-        work.exception()
 
 
 @dataclass
@@ -257,7 +189,7 @@ def open_run(
     settings: RunSettings,
     config: Mapping[str, Any],
     *,
-    rows_to_keep: RowsToKeep,
+    rows_to_keep: Callable[[Checkpoint | None], int | None],
     is_writer: bool = True,
     agree: Callable[[RunState], RunState] = lambda state: state,
 ) -> Iterator[RecordedRun]:
@@ -266,6 +198,8 @@ def open_run(
 
     Args:
         config: the configuration, as JSON values.
+        rows_to_keep: returns the number of rows of metrics that a run resumed from a checkpoint keeps; later steps are
+            done again. None keeps all.
         is_writer: False for a process beside the one that writes the folder.
         agree: broadcasts the state that the writer has found to all processes.
 

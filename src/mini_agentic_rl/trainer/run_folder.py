@@ -85,6 +85,7 @@ logger = logging.getLogger(__name__)
 RunState = Literal["new", "resumed", "finished"]
 
 _EPOCH = re.compile(r"epoch_\d+")
+_KEPT_CHECKPOINTS: Final = 2
 
 
 class RunFolder:
@@ -92,21 +93,14 @@ class RunFolder:
 
     Args:
         path: the folder; created by `begin`.
-        keep_checkpoints: number of the newest checkpoints that stay, 1 or more.
         usual: defaults of settings that the configuration of a run begun by an older version does not have.
-
-    Raises:
-        ValueError: `keep_checkpoints` is below 1.
     """
 
     checkpoint_name: ClassVar[re.Pattern[str]] = re.compile(r"step_([0-9]{1,15})")
     """Name of a checkpoint; its group is the step."""
 
-    def __init__(self, path: str | Path, *, keep_checkpoints: int = 2, usual: Mapping[str, Any] | None = None) -> None:
-        if keep_checkpoints < 1:
-            raise ValueError(f"keep_checkpoints must be 1 or more, not {keep_checkpoints}")
+    def __init__(self, path: str | Path, *, usual: Mapping[str, Any] | None = None) -> None:
         self.path = Path(path)
-        self.keep_checkpoints = keep_checkpoints
         self._usual = usual or {}
         self.config_path = self.path / "config.json"
         self.summary_path = self.path / "summary.json"
@@ -157,7 +151,14 @@ class RunFolder:
         for folder in (self.path, self.checkpoints_path):
             remove_leftovers(folder)
         if resume and self.config_path.exists():
-            self._check_config(config)
+            before = without_secrets_within({**json.loads(json.dumps(self._usual)), **self.read_config()})
+            changed = changed_settings(before, without_secrets_within(config))
+            if changed:
+                raise UserError(
+                    f"the run in {self.path} was started with other settings: {', '.join(changed)}. "
+                    "Give the same settings, or `overwrite` to start again",
+                    setting="resume",
+                )
             return "finished" if self.summary_path.exists() else "resumed"
         if not resume:
             self.delete()  # an abandoned run without a checkpoint: its rows must not mix with the new ones
@@ -231,7 +232,7 @@ class RunFolder:
         return [(int(match[1]), entry) for match, entry in matches if match]
 
     def is_whole(self, checkpoint: Path) -> bool:
-        """Return True if a checkpoint is finished: here it has its name only then."""
+        """Return True if a checkpoint is complete. Here it gets its name only then; subclasses check its files."""
         return True
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
@@ -239,7 +240,7 @@ class RunFolder:
         return next(reversed(self.checkpoints()), None)
 
     def save_checkpoint(self, step: int, write: Callable[[Path], None], keep: Collection[int] = ()) -> Path | None:
-        """Write the checkpoint of a step and drop those beyond the last `keep_checkpoints`.
+        """Write the checkpoint of a step and drop all but the newest two.
 
         Args:
             step: Number of finished training steps.
@@ -272,7 +273,7 @@ class RunFolder:
                 setting="output_dir",
             ) from error
         older = [old for old_step, old in self.checkpoints() if old_step <= step and old_step not in keep]
-        for old in older[: -self.keep_checkpoints]:
+        for old in older[:-_KEPT_CHECKPOINTS]:
             remove_folder(old)
         return path
 
@@ -330,10 +331,10 @@ class RunFolder:
             ) from error
 
     def _refuse_what_is_no_run(self) -> None:
-        """Refuse a folder with files of the names of a run that no run has written."""
+        """Refuse a folder whose files have the names of a run's files but come from something else."""
         existing = [path.name for path in self.owned() if path.exists()]
         if existing == [self.checkpoints_path.name] and not any(self.checkpoints_path.iterdir()):
-            return  # a run that was killed at its first breath
+            return  # a run that was killed before it wrote its configuration
         if existing and not self._is_run():
             raise UserError(
                 f"{self.path} holds {', '.join(existing)}, but no run wrote that (it has no {self.config_path.name} of "
@@ -351,44 +352,30 @@ class RunFolder:
                 )
 
     def _is_run(self) -> bool:
-        """Return whether a run began here: it makes both of these first; a model has a `config.json` too."""
+        """Return True if the folder has the files that a run makes first; a model has a `config.json` too."""
         if not (self.config_path.is_file() and self.checkpoints_path.is_dir()):
             return False
         try:
             config = read_json(self.config_path)
-        except (OSError, ValueError):  # of a run, and damaged
+        except (OSError, ValueError):  # the damaged configuration of a run
             return True
         return not {"architectures", "model_type"} & set(config)
 
     def _refuse_to_overwrite(self) -> None:
-        latest = self.latest_checkpoint()
         if self.summary_path.exists():
             raise UserError(
                 f"{self.path} holds a finished run: choose another folder, or give `overwrite` to replace it",
                 setting="output_dir",
             )
-        if latest is not None:
-            raise UserError(
-                f"{self.path} holds an unfinished run with a checkpoint at step {latest[0]}: "
-                "give `resume` to continue it or `overwrite` to replace it",
-                setting="output_dir",
-            )
+        latest = self.latest_checkpoint()
         trained = next((path.name for path in self.results() if path.exists()), None)
+        if latest is not None:
+            trained = f"a checkpoint at step {latest[0]}"
         if trained is not None:
             raise UserError(
                 f"{self.path} holds an unfinished run with {trained}: give `resume` to continue it or `overwrite` to "
                 "replace it",
                 setting="output_dir",
-            )
-
-    def _check_config(self, config: Mapping[str, Any]) -> None:
-        before = without_secrets_within({**json.loads(json.dumps(self._usual)), **self.read_config()})
-        changed = changed_settings(before, without_secrets_within(config))
-        if changed:
-            raise UserError(
-                f"the run in {self.path} was started with other settings: {', '.join(changed)}. "
-                "Give the same settings, or `overwrite` to start again",
-                setting="resume",
             )
 
     def results(self) -> list[Path]:
@@ -413,7 +400,7 @@ class RunFolder:
         folders = (self.logs_path, self.checkpoints_path)
         written = [path for path in self.owned() if path not in (self.config_path, *folders)]
         written += [*self.logs_path.glob("rank_*.log"), *(folder for _, folder in self.checkpoint_folders())]
-        # Killed on the way, it is still a run: by its configuration and the folder of its checkpoints it is known.
+        # The configuration and the folder of checkpoints go last: until then the folder is recognised as a run.
         for path in [*written, self.config_path]:
             if path.is_dir():
                 shutil.rmtree(path)

@@ -29,27 +29,23 @@ class AccuracyRow(TypedDict):
     """Upper end of the 95 % confidence interval."""
 
 
-def wilson_interval(successes: float, count: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's score interval for a proportion (Wilson 1927), which stays inside [0, 1].
+def wilson_interval(successes: float, count: int) -> tuple[float, float]:
+    """Return Wilson's 95 % score interval for a proportion (Wilson 1927), which stays inside [0, 1].
 
-    With p = successes / count and z the normal quantile of `confidence`:
-    (p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n).
+    With p = successes / count and z = 1.96: (p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n).
 
     Args:
         successes: How many succeeded, 0 to `count`; a fraction is allowed (a sum of pass@k estimates).
         count: How many were tried. With 0 nothing is known: (0, 1).
-        confidence: In (0, 1).
 
     Raises:
         ValueError: an argument is out of its range.
     """
     if count < 0 or not 0 <= successes <= count:
         raise ValueError(f"successes must be between 0 and count, not {successes} of {count}")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, not {confidence}")
     if count == 0:
         return 0.0, 1.0
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = NormalDist().inv_cdf(0.975)
     p = successes / count
     middle = p + z * z / (2 * count)
     spread = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
@@ -94,16 +90,11 @@ _MAX_CELLS: Final = 2_000_000
 """Numbers that are drawn at once."""
 
 
-def bootstrap_interval(values: Sequence[float], *, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the percentile interval of the mean of `values`, a number each problem, from `RESAMPLES` resamples.
+def bootstrap_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % percentile interval of the mean of `values`, a number each problem, from `RESAMPLES` resamples.
 
     The draw is the same at every call. Without values nothing is known: (-inf, inf).
-
-    Raises:
-        ValueError: `confidence` is not in (0, 1).
     """
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1, not {confidence}")
     if len(values) == 0:
         return -np.inf, np.inf
     numbers = np.asarray(values, np.float64)
@@ -115,7 +106,7 @@ def bootstrap_interval(values: Sequence[float], *, confidence: float = 0.95) -> 
             for begin in range(0, RESAMPLES, rows)
         ]
     )
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -124,7 +115,7 @@ def mean_row(name: str, shares: Sequence[float], *, binary: bool = False) -> Acc
 
     Args:
         shares: one a problem, each in [0, 1].
-        binary: one answer was given to each problem, so that Wilson's interval is the one for them.
+        binary: each problem has one answer; the interval is then Wilson's.
     """
     count, total = len(shares), float(sum(shares))
     row = accuracy_row(name, total, count)
@@ -163,11 +154,9 @@ def sign_flip_p(differences: Sequence[Fraction]) -> float:
     return min(1.0, float(chances[sums >= observed].sum()))
 
 
-def newcombe_interval(
-    both: int, first: int, second: int, neither: int, *, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Return the interval of the share of the second less that of the first (Newcombe 1998, Statistics in Medicine 17,
-    2635, method 10): Wilson's intervals of both shares, put together by their correlation.
+def newcombe_interval(both: int, first: int, second: int, neither: int) -> tuple[float, float]:
+    """Return the 95 % interval of the share of the second less that of the first (Newcombe 1998, Statistics in Medicine
+    17, 2635, method 10): Wilson's intervals of both shares, put together by their correlation.
 
     Args:
         both, first, second, neither: problems that both, only the first, only the second and none of the two solve.
@@ -179,8 +168,8 @@ def newcombe_interval(
     if count == 0:
         raise ValueError("there is no problem to compare")
     first_share, second_share = (both + first) / count, (both + second) / count
-    low_1, high_1 = wilson_interval(both + first, count, confidence=confidence)
-    low_2, high_2 = wilson_interval(both + second, count, confidence=confidence)
+    low_1, high_1 = wilson_interval(both + first, count)
+    low_2, high_2 = wilson_interval(both + second, count)
     phi = _correlation(both, first, second, neither)
     below, above = (second_share - low_2, high_1 - first_share), (high_2 - second_share, first_share - low_1)
 

@@ -75,7 +75,7 @@ def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: s
     Args:
         rows: the answers of its measurements, in order.
         findings: those of the doctor.
-        teaches: the word for the source of learning.
+        teaches: source of learning, as the first word of the line.
     """
     measured = {name: answers for name, answers in by_evaluation(rows).items() if not name.endswith(OF_TRANSFER)}
     before = [name for name, answers in measured.items() if answers[0].get("step", 0) == 0 and name != AFTER]

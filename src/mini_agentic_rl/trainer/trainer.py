@@ -1,6 +1,6 @@
-"""The trainer puts the parts together, store, runners, agent, hooks and algorithm, and makes runs of them.
+"""`Trainer`: puts store, runners, agent, hooks and algorithm together and runs them.
 
-It decides nothing about training: that is the algorithm's, and where it runs is the strategy's.
+The algorithm decides about the training, and the strategy about processes and threads.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,13 @@ from typing import Any, TypedDict, get_args
 from typing_extensions import Unpack
 
 from ..adapter import TraceAdapter, TracerTraceToTriplet
-from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure
+from ..algorithm import Algorithm, AlgorithmContext, Baseline, FastAlgorithm, OnFailure, cancel_leftovers
 from ..execution import ExecutionStrategy
 from ..files import make_private_folder, one_writer
 from ..litagent import LitAgent
 from ..metrics import ConsoleLogger, MetricsLogger, MultiLogger
 from ..policy import launched, restarted
-from ..processes import stops_cleanly
+from ..processes import in_daemon_thread, stops_cleanly
 from ..runner import LitAgentRunner, Runner
 from ..store import InMemoryLightningStore, LightningStore
 from ..tracer import Tracer
@@ -32,7 +32,6 @@ from ..types import Dataset, Hook, NamedResources
 from .components import (
     Component,
     build,
-    build_any,
     make_store,
     make_strategy,
     read_inputs,
@@ -40,12 +39,14 @@ from .components import (
     runners_of,
     runs_algorithm,
 )
-from .run import AlgorithmBundle, Run, RunnerBundle, StopSwitch, label, recorded
+from .run import AlgorithmBundle, RunnerBundle, StopSwitch, label, recorded
 from .run_folder import RunFolder
-from .settings import RunSettings, TraceExportSettings
+from .settings import RunSettings, TraceExportSettings, exported
 from .summary import what_next
 
 logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
 
 
 _ALGORITHMS = {
@@ -58,25 +59,25 @@ _TRACERS = {"otel": "mini_agentic_rl.tracer.OtelTracer", "dummy": "mini_agentic_
 
 
 class TrainerOptions(TypedDict, total=False):
-    """Further keywords of `Trainer`, which few runs need."""
+    """Further keywords of `Trainer` for special cases."""
 
     dev: bool
-    """`fit` does what `dev` does."""
+    """Let `fit` behave like `dev`."""
     max_rollouts: int | None
-    """A runner ends after this many; None never does."""
+    """Number of rollouts after which a runner ends; None for no limit."""
     num_epochs: int | None
     """Passes over the training tasks, instead of the algorithm's own setting."""
     on_failure: OnFailure | None
     """Treatment of failed rollouts, instead of the algorithm's own setting: "drop" leaves them out, "zero" counts them
     as reward 0, "retry" runs them again."""
     tracer: Component[Tracer] | None
-    """Makes the spans; None takes an `OtelTracer`."""
+    """Tracer, which makes the spans; by default an `OtelTracer`."""
     runner: Component[Runner[Any]] | None
-    """Claims rollouts and runs the agent; None takes a `LitAgentRunner`."""
+    """Runner, which claims rollouts and runs the agent; by default a `LitAgentRunner`."""
     port: int | None
-    """Port of the store server of the strategy "cs", of a strategy given as an instance too."""
+    """Port of the store server with the strategy "cs", even if the strategy is given as an instance."""
     otlp: str | TraceExportSettings | None
-    """Address that gets the spans as well, or `TraceExportSettings`; None takes OpenTelemetry's variables."""
+    """Address to export the spans to, or `TraceExportSettings`; by default that of OpenTelemetry's variables."""
     resources: NamedResources | None
     """Another name of `initial_resources`."""
     n_workers: int | None
@@ -96,32 +97,32 @@ class Trainer:
     itself, its class, a factory, a dotted path, a short name, or `{"type": one of these, **keywords}`.
 
     Args:
-        algorithm: what learns; None takes `MiniGRPO()` on the embedded model.
-        agent: what is trained; may instead be given to `fit`, `dev` and `train`.
-        train_dataset, val_dataset: the tasks; may instead be given to `fit`, `dev` and `train`.
-        n_runners: how many rollouts run at once; None takes 8, or what a strategy given as an instance has.
+        algorithm: learning algorithm; by default `MiniGRPO()` on the embedded model.
+        agent: agent to train; may instead be given to `fit`, `dev` and `train`.
+        train_dataset, val_dataset: tasks; may instead be given to `fit`, `dev` and `train`.
+        n_runners: number of concurrent rollouts; by default 8, or that of a strategy given as an instance.
         hooks: code around each rollout, in order.
-        initial_resources: resources that the agent gets besides those of the algorithm.
-        store: where rollouts and spans go; also a URL or a file (`sqlite:///…`, `postgresql://…`, `http://…`). None
-            takes SQLite in `output_dir`, or memory without one; with AGL_MANAGED_STORE=0 the server that is there.
+        initial_resources: resources for the agent besides those of the algorithm.
+        store: store of rollouts and spans; also a URL or a file (`sqlite:///…`, `postgresql://…`, `http://…`). By
+            default SQLite in `output_dir`, or memory without one; with AGL_MANAGED_STORE=0 the running store server.
         strategy: "shm" runs everything in this process, "cs" runs runners in processes of their own, "ray" as actors of
-            a Ray cluster (`RayExecutionStrategy`). None takes "cs" where `port` or one of the variables
-            AGL_CURRENT_ROLE, AGL_MANAGED_STORE, AGL_SERVER_HOST and AGL_SERVER_PORT is given, else "shm".
-        adapter: turns spans into what the algorithm reads; None takes a `TracerTraceToTriplet`.
+            a Ray cluster (`RayExecutionStrategy`). By default "cs" if `port` or one of the variables AGL_CURRENT_ROLE,
+            AGL_MANAGED_STORE, AGL_SERVER_HOST and AGL_SERVER_PORT is given, else "shm".
+        adapter: converts spans for the algorithm; by default a `TracerTraceToTriplet`.
         llm_proxy: gateway over an upstream model, for the algorithm; an `LLMProxy` without a store records in this one.
         output_dir: folder of the run: configuration, metrics, checkpoints, adapter, rollouts, summary, report, as the
-            commands write them. Each `fit` is a run, and a folder that holds one is refused; `dev` writes nothing. None
-            writes nothing. The caller keeps a `RunFolder`: configuration, metrics, summary and report are its own.
-        logger: where progress and metrics go, besides the `metrics.jsonl` of `output_dir`; None shows them on standard
-            error, `MetricsLogger()` nowhere.
-        resume: go on with the run in `output_dir` from its latest checkpoint, under the settings that it was begun
-            with; of a finished one the results are restored.
+            commands write them. Each `fit` is a run; a folder that holds a run is refused; `dev` writes nothing. By
+            default nothing is written. With a `RunFolder` the caller writes configuration, metrics, summary and report.
+        logger: receiver of progress and metrics besides `metrics.jsonl` in `output_dir`; by default standard error, and
+            none with `MetricsLogger()`.
+        resume: continue the run in `output_dir` from its latest checkpoint, with the same settings; restore the results
+            of a finished run.
         overwrite: replace the run in `output_dir`.
         options: see `TrainerOptions`.
 
     Raises:
-        UserError: a component, by keyword, that cannot be had; an unknown keyword, as a TypeError as well.
-        ValueError: a setting that cannot work, by name.
+        UserError: a component cannot be made, or a keyword is unknown (then it is a TypeError as well).
+        ValueError: a value is not allowed; the message names the setting.
     """
 
     def __init__(
@@ -194,11 +195,12 @@ class Trainer:
         self.store = make_store(store, self.folder)
         """Store of rollouts and spans; None where each run opens the one in `output_dir`."""
         is_new = store is None and isinstance(self.store, InMemoryLightningStore)
-        self._has_own_store = self.store is None or is_new
+        self.owns_store = self.store is None or is_new
+        """No other process writes the store."""
         self.algorithm: Algorithm | None = (
             None if algorithm is None else build("algorithm", algorithm, Algorithm, names=_ALGORITHMS)
         )
-        self.llm_proxy = build_any("llm_proxy", llm_proxy, untyped="mini_agentic_rl.llm_proxy.LLMProxy")
+        self.llm_proxy = build("llm_proxy", llm_proxy, None, untyped="mini_agentic_rl.llm_proxy.LLMProxy")
         if hooks is None or isinstance(hooks, str) or not isinstance(hooks, Sequence):
             hooks = [] if hooks is None else [hooks]
         self.hooks: list[Hook] = [build("hooks", hook, Hook) for hook in hooks]
@@ -264,7 +266,7 @@ class Trainer:
             if run is not None:
                 await run.execute_async()
         written = {} if self.folder is None else self.folder.read_summary()
-        return written if written or run is None else dict(run.algorithm_bundle.algorithm.summary)
+        return written if written or run is None else dict(run.algorithm.summary)
 
     @contextmanager
     def _run(self, dev: bool, agent: Any, train_dataset: Any, val_dataset: Any) -> Iterator[Run | None]:
@@ -282,102 +284,51 @@ class Trainer:
         for name, value in (("num_epochs", self.num_epochs), ("on_failure", self.on_failure)):
             if with_algorithm and value is not None and name not in algorithm.honours:
                 logger.warning("Trainer(%s=%r) has no effect: %s does not follow it", name, value, label(algorithm))
+        start = partial(Run, self, algorithm, chosen, train, val)
         try:
             if launch is not None and launch.follows:
                 algorithm.follow(launch)
                 yield None
             elif self.folder is None or dev or not with_algorithm:
-                yield self._plan(algorithm, chosen, train, val, self.logger, None)
+                yield start(self.logger)
             elif not self._keeps_run:
-                yield self._plan(algorithm, chosen, train, val, self.logger, self.folder, resume=self.resume)
-            elif not runs_algorithm(self.strategy, here=True):
-                with one_writer(self.folder.path):
-                    state = self.folder.begin(
-                        self._config(algorithm, chosen, train, val), resume=self.resume, overwrite=self.overwrite
-                    )
-                    yield self._plan(algorithm, chosen, train, val, self.logger, self.folder, resume=state != "new")
+                yield start(self.logger, self.folder, resume=self.resume)
             else:
-                yield from self._recorded(algorithm, chosen, train, val)
+                config = {
+                    "algorithm": label(algorithm),
+                    **algorithm.configuration,
+                    "num_epochs": self.num_epochs,
+                    "on_failure": self.on_failure,
+                    "agent": label(chosen),
+                    "tasks": {"train": 0 if train is None else len(train), "val": 0 if val is None else len(val)},
+                    "n_runners": self.n_runners,
+                }
+                yield from self._recorded(start, algorithm, json.loads(json.dumps(config, default=str)))
         finally:
             if self._closes_logger:
                 self.logger.close()
 
-    def _recorded(self, algorithm: Algorithm, agent: LitAgent[Any], train: Any, val: Any) -> Iterator[Run | None]:
+    def _recorded(
+        self, start: Callable[..., Run], algorithm: Algorithm, config: Mapping[str, Any]
+    ) -> Iterator[Run | None]:
         """Yield the run, in a folder that is written as those of the commands are."""
         assert self.folder is not None
+        if not runs_algorithm(self.strategy, here=True):  # another process has the results
+            with one_writer(self.folder.path):
+                state = self.folder.begin(config, resume=self.resume, overwrite=self.overwrite)
+                yield start(self.logger, self.folder, resume=state != "new")
+            return
         settings = RunSettings(output_dir=self.folder.path, console=False, resume=self.resume, overwrite=self.overwrite)
-        with recorded(self.folder, settings, self._config(algorithm, agent, train, val), algorithm) as kept:
+        with recorded(self.folder, settings, config, algorithm) as kept:
             if kept.is_finished:
                 self.logger.note(f"the run in {self.folder.path} is finished: nothing is left to do")
             if kept.is_finished and kept.checkpoint is None:
                 yield None
                 return
             loggers = MultiLogger([kept.logger, self.logger])  # first the file: it is whole whatever the others do
-            yield self._plan(algorithm, agent, train, val, loggers, self.folder, resume=kept.state != "new")
+            yield start(loggers, self.folder, resume=kept.state != "new")
         for line in what_next(self.folder):
             self.logger.note(line)
-
-    def _config(self, algorithm: Algorithm, agent: LitAgent[Any], train: Any, val: Any) -> dict[str, Any]:
-        """Return the configuration of a run, as JSON values."""
-        given = {
-            "algorithm": label(algorithm),
-            **algorithm.configuration,
-            "num_epochs": self.num_epochs,
-            "on_failure": self.on_failure,
-            "agent": label(agent),
-            "tasks": {"train": len(train) if train is not None else 0, "val": len(val) if val is not None else 0},
-            "n_runners": self.n_runners,
-        }
-        config: dict[str, Any] = json.loads(json.dumps(given, default=str))
-        return config
-
-    def _plan(
-        self,
-        algorithm: Algorithm,
-        agent: LitAgent[Any],
-        train: Any,
-        val: Any,
-        out: MetricsLogger,
-        folder: RunFolder | None,
-        *,
-        resume: bool = False,
-    ) -> Run:
-        with_algorithm = runs_algorithm(self.strategy)
-        store = self.store
-        if store is None:
-            store = InMemoryLightningStore()  # a process of runners alone reaches the algorithm's store
-            if folder is not None and with_algorithm:
-                from ..store import SqlLightningStore
-
-                make_private_folder(folder.path)
-                store = SqlLightningStore(folder.rollouts_path)
-        agent.set_trainer(self)
-        algorithm.set_trainer(self)
-        switch = StopSwitch()
-        context_on = partial(
-            AlgorithmContext,
-            logger=out,
-            checkpoints=folder,
-            resume=resume,
-            initial_resources=self.initial_resources,
-            n_runners=self.n_runners,
-            adapter=self.adapter,
-            llm_proxy=self.llm_proxy,
-            num_epochs=self.num_epochs,
-            on_failure=self.on_failure,
-            trained_agents=agent.trained_agents,
-        )
-        return Run(
-            self.strategy,
-            store,
-            AlgorithmBundle(algorithm, context_on, train, val, switch),
-            RunnerBundle(self.runner, agent, self.hooks, switch),
-            runs_algorithm=with_algorithm,
-            cancels_leftovers=with_algorithm and (resume or self._has_own_store),
-            closes_store=self.store is None,
-            export=self.export,
-            folder=None if self.folder is None else self.folder.path,
-        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A trainer stays in its process: an agent that is sent to another one arrives without it."""
@@ -396,6 +347,98 @@ class Trainer:
 
             self.algorithm = MiniGRPO()
         return self.algorithm
+
+
+class Run:
+    """A run of a trainer: its algorithm and its runners on one store, executed by its strategy.
+
+    Args:
+        logger: metrics and progress of the algorithm.
+        folder: folder of the checkpoints and results, and of the rollouts where the trainer has no store.
+        resume: go on from the latest checkpoint in `folder`.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        algorithm: Algorithm,
+        agent: LitAgent[Any],
+        train_dataset: Dataset[Any] | None,
+        val_dataset: Dataset[Any] | None,
+        logger: MetricsLogger,
+        folder: RunFolder | None = None,
+        *,
+        resume: bool = False,
+    ) -> None:
+        self.trainer, self.algorithm, self.agent = trainer, algorithm, agent
+        self.runs_algorithm = runs_algorithm(trainer.strategy)
+        """True if the algorithm is part of this start of the program, and not runners alone."""
+        # The unfinished rollouts of an earlier run are cancelled before a runner can claim them.
+        self._cancels_leftovers = self.runs_algorithm and (resume or trainer.owns_store)
+        store = trainer.store
+        if store is None and folder is not None and self.runs_algorithm:
+            from ..store import SqlLightningStore
+
+            make_private_folder(folder.path)
+            store = SqlLightningStore(folder.rollouts_path)
+        # A process of runners alone reaches the algorithm's store.
+        self.store: LightningStore = InMemoryLightningStore() if store is None else store
+        agent.set_trainer(trainer)
+        algorithm.set_trainer(trainer)
+        context_on = partial(
+            AlgorithmContext,
+            logger=logger,
+            checkpoints=folder,
+            resume=resume,
+            initial_resources=trainer.initial_resources,
+            n_runners=trainer.n_runners,
+            adapter=trainer.adapter,
+            llm_proxy=trainer.llm_proxy,
+            num_epochs=trainer.num_epochs,
+            on_failure=trainer.on_failure,
+            trained_agents=agent.trained_agents,
+        )
+        self._switch = StopSwitch()
+        self._algorithm_bundle = AlgorithmBundle(algorithm, context_on, train_dataset, val_dataset, self._switch)
+        self._runner_bundle = RunnerBundle(trainer.runner, agent, trainer.hooks, self._switch)
+
+    def execute(self) -> None:
+        """Run to the end of the algorithm. Not callable from inside a running event loop.
+
+        Raises:
+            Exception: whatever the algorithm raised.
+        """
+        trainer, bundles = self.trainer, (self._algorithm_bundle, self._runner_bundle)
+        try:
+            if self._cancels_leftovers:
+                left = asyncio.run(cancel_leftovers(self.store))
+                if left:
+                    logger.info("%d unfinished rollouts of an earlier run cancelled", left)
+            if not self.runs_algorithm:
+                trainer.strategy.execute(*bundles, self.store)
+                return
+            folder = None if trainer.folder is None else trainer.folder.path
+            with exported(self.store, trainer.export, agent=label(self.agent), run=folder) as store:
+                trainer.strategy.execute(*bundles, store)
+        finally:
+            if trainer.store is None:
+                asyncio.run(self.store.close())
+
+    async def execute_async(self) -> None:
+        """As `execute`, in a thread of its own. Cancelled, it stops the run, waits for its end, and is cancelled then.
+
+        Raises:
+            Exception: whatever the algorithm raised.
+        """
+        work = in_daemon_thread(self.execute, "trainer")
+        # Retrieve the exception of a stopped run, so that asyncio does not log it.
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            while not work.done() and (self._switch.press() or self.trainer.strategy.stop() or self.runs_algorithm):
+                await asyncio.wait({work}, timeout=_LOOK_SECONDS)
+            raise
 
 
 def _either(name: str, value: Any, alias: str, other: Any) -> Any:
