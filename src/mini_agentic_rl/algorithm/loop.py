@@ -20,6 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..errors import RunFailedError
+from ..metrics import every
 from ..policy import count_parameters
 from ..processes import CoreWatch, peak_memory_bytes
 from ..semconv import AGL_LEARNER, LearnerSpanAttributes
@@ -29,7 +31,7 @@ from .checkpoint import Checkpointing
 from .expert_prefix import with_prefixed_groups
 from .measure import FIRST, LAST, Measuring
 from .rollouts import refuse_failed
-from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, failure, untrained_in_all
+from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, counted_causes, untrained_in_all
 from .sft import warm_up
 from .staleness import AheadSampler
 from .state import RunState, SeenCall
@@ -96,12 +98,14 @@ class Loop(RunState):
             metrics = await self.step()
             self.log(metrics)
             self.logger.advance()
-            self._note(idle.after_step(metrics))
+            if (message := idle.after_step(metrics)) is not None:
+                self.logger.note(message)
             await self._keep_step()
         await record_seen(self.store, self.objective.take_seen())
         await self.sampler.close()
-        self._note(idle.at_the_end())
-        self._note(untrained_in_all(self.progress.rollouts, self.progress.untrained))
+        for message in (idle.at_the_end(), untrained_in_all(self.progress.rollouts, self.progress.untrained)):
+            if message is not None:
+                self.logger.note(message)
         await self.measuring.take_best()
         await self.measuring.measure_once(LAST)
 
@@ -142,7 +146,8 @@ class Loop(RunState):
         last = progress.step == self.total_steps
         if not progress.trainable:  # a checkpoint would count these steps as done
             if last:
-                raise failure(progress.rollouts, progress.untrained)
+                reasons = counted_causes(progress.untrained).counts
+                raise RunFailedError(f"{every(progress.rollouts, 'rollout')} of the training", reasons)
             return
         if progress.step % self.steps_per_epoch == 0:
             await self.checkpointing.save_epoch(progress.step // self.steps_per_epoch)
@@ -163,10 +168,6 @@ class Loop(RunState):
         for reason, count in sampled.untrained.items():
             progress.count_untrained(reason, count)
         self._lost.after_step(sampled)
-
-    def _note(self, message: str | None) -> None:
-        if message is not None:
-            self.logger.note(message)
 
 
 class StepCost:

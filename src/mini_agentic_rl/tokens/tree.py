@@ -14,7 +14,7 @@ the token is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +53,15 @@ class TokenTree:
     def __init__(self) -> None:
         self.nodes: list[Node] = [Node(parent=-1, tokens=np.empty(0, np.int64))]
         self.sampled: list[InsertedRecord] = []
+
+    @classmethod
+    def of(cls, trajectories: Iterable[Iterable[CompletionRecord]]) -> TokenTree:
+        """Return the tree of the calls of some trajectories, which are numbered from 0."""
+        tree = cls()
+        for number, records in enumerate(trajectories):
+            for record in records:
+                tree.insert(record, number)
+        return tree
 
     def insert(self, record: CompletionRecord, trajectory: int = 0) -> NodeId:
         """Add one call of trajectory number `trajectory`; return the node at whose end it ends.
