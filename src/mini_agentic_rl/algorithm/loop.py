@@ -30,8 +30,8 @@ from ..types import Span
 from .checkpoint import Checkpointing
 from .expert_prefix import with_prefixed_groups
 from .measure import FIRST, LAST, Measuring
-from .rollouts import refuse_failed
-from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, counted_causes, untrained_in_all
+from .rollouts import counted_causes, refuse_failed
+from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, untrained_in_all
 from .sft import warm_up
 from .staleness import AheadSampler
 from .state import RunState, SeenCall
@@ -119,9 +119,13 @@ class Loop(RunState):
             RunFailedError: many rollouts in a row could not be trained.
         """
         await record_seen(self.store, self.objective.take_seen())
-        cost = StepCost(self)
+        cost, progress = StepCost(self), self.progress
         sampled = await self.sampler.sample()  # publishes the weights first
-        self._count(sampled)
+        progress.rollouts += sampled.rollouts
+        progress.trainable += sampled.trainable
+        for reason, count in sampled.untrained.items():
+            progress.count_untrained(reason, count)
+        self._lost.after_step(sampled)
         if self.settings.expert_prefix:
             sampled = await with_prefixed_groups(self, sampled)
         cost.sampled()
@@ -155,19 +159,6 @@ class Loop(RunState):
             await self.checkpointing.write()
         await self.measuring.measure_between()
         await self.measuring.validate()
-
-    def _count(self, sampled: SampledStep) -> None:
-        """Add what a step sampled to the run's progress.
-
-        Raises:
-            RunFailedError: many rollouts in a row could not be trained.
-        """
-        progress = self.progress
-        progress.rollouts += sampled.rollouts
-        progress.trainable += sampled.trainable
-        for reason, count in sampled.untrained.items():
-            progress.count_untrained(reason, count)
-        self._lost.after_step(sampled)
 
 
 class StepCost:

@@ -200,18 +200,27 @@ def count_reasons(
     Args:
         consequence: what follows for these rollouts, for the log.
     """
-    reasons = [(why, finished.rollout.rollout_id) for finished in rollouts if (why := reason_of(finished)) is not None]
-    by_kind: dict[str, list[tuple[str, str]]] = {}
-    for why, rollout_id in reasons:
-        by_kind.setdefault(CountedCauses.kind(why), []).append((why, rollout_id))
+    counts: Counter[str] = Counter()
+    by_kind: dict[str, tuple[str, list[str]]] = {}
+    for finished in rollouts:
+        why = reason_of(finished)
+        if why is not None:
+            counts[why] += 1
+            by_kind.setdefault(CountedCauses.kind(why), (why, []))[1].append(finished.rollout.rollout_id)
     known = CountedCauses() if causes is None else causes
-    for alike in by_kind.values():
-        reason, ids = alike[0][0], [rollout_id for _, rollout_id in alike]
-        if not known.add(reason, len(ids)):
-            continue
-        shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
-        logger.warning("%d of %d rollouts %s: %s (%s)", len(ids), len(rollouts), consequence, reason, shown)
-    return Counter(why for why, _ in reasons)
+    for reason, ids in by_kind.values():
+        if known.add(reason, len(ids)):
+            shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
+            logger.warning("%d of %d rollouts %s: %s (%s)", len(ids), len(rollouts), consequence, reason, shown)
+    return counts
+
+
+def counted_causes(reasons: Mapping[str, int]) -> CountedCauses:
+    """Return reasons with their counts, those that differ only in numbers or ids together."""
+    causes = CountedCauses()
+    for reason, count in reasons.items():
+        causes.add(reason, count)
+    return causes
 
 
 def refuse_failed(rollouts: Sequence[FinishedRollout]) -> None:
@@ -220,12 +229,9 @@ def refuse_failed(rollouts: Sequence[FinishedRollout]) -> None:
     Raises:
         RunFailedError: all of them failed; the message has the most frequent reason.
     """
-    causes = CountedCauses()
-    for finished in rollouts:
-        if finished.unscored is not None:
-            causes.add(finished.unscored)
-    if rollouts and causes.counts.total() == len(rollouts):
-        raise RunFailedError(every(len(rollouts), "rollout"), causes.counts)
+    reasons = Counter(finished.unscored for finished in rollouts if finished.unscored is not None)
+    if rollouts and reasons.total() == len(rollouts):
+        raise RunFailedError(every(len(rollouts), "rollout"), counted_causes(reasons).counts)
 
 
 async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCalls) -> FinishedRollout:

@@ -13,11 +13,10 @@ import numpy as np
 
 from ..adapter import count_tool_calls
 from ..errors import RunFailedError
-from ..logging import CountedCauses
 from ..metrics import IDLE, IdleCause, MetricsLogger, counted, every, idle_cause, latest, percent
 from ..types import Rollout
 from .groups import Group, groups_of, reward_metrics, rollouts_of
-from .rollouts import FinishedRollout, count_reasons, last_text, run_rollouts
+from .rollouts import FinishedRollout, count_reasons, counted_causes, last_text, run_rollouts
 from .state import RunState
 from .tasks import TaskDraws, derive_seed
 
@@ -265,7 +264,7 @@ class LostSteps:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._causes = CountedCauses()
+        self._untrained: Counter[str] = Counter()
 
     def after_step(self, sampled: SampledStep) -> None:
         """Count the lost rollouts of a step.
@@ -274,14 +273,14 @@ class LostSteps:
             RunFailedError: no rollout of the last 3 steps or more could be trained, 24 rollouts or more.
         """
         if sampled.trainable:
-            self._steps, self._causes = 0, CountedCauses()
+            self._steps, self._untrained = 0, Counter()
             return
         self._steps += 1
-        for reason, count in sampled.untrained.items():
-            self._causes.add(reason, count)
-        lost = self._causes.counts.total()
+        self._untrained.update(sampled.untrained)
+        lost = self._untrained.total()
         if self._steps >= _HOPELESS_STEPS and lost >= _HOPELESS_ROLLOUTS:
-            raise RunFailedError(f"{every(lost, 'rollout')} of {latest(self._steps, 'step')}", self._causes.counts)
+            steps = latest(self._steps, "step")
+            raise RunFailedError(f"{every(lost, 'rollout')} of {steps}", counted_causes(self._untrained).counts)
 
 
 def untrained_in_all(rollouts: int, untrained: Mapping[str, int]) -> str | None:
@@ -292,11 +291,3 @@ def untrained_in_all(rollouts: int, untrained: Mapping[str, int]) -> str | None:
     reason, count = causes.counts.most_common(1)[0]
     most = "" if len(causes.counts) == 1 else f"; {count} of them"
     return f"{causes.counts.total()} of {counted(rollouts, 'rollout')} were not trained{most}: {reason}"
-
-
-def counted_causes(reasons: Mapping[str, int]) -> CountedCauses:
-    """Return reasons with their counts, those that differ only in numbers or ids together."""
-    causes = CountedCauses()
-    for reason, count in reasons.items():
-        causes.add(reason, count)
-    return causes
