@@ -147,7 +147,7 @@ class AheadSampler:
         run.progress.run = run.progress.run or secrets.token_hex(8)
         self._restored_at = dict(run.policy.model.versions)
         left = {int(number): row for number, row in run.progress.pending.items()}
-        ended: dict[tuple[int, int], str] = {}
+        ended: dict[tuple[int, int], Rollout] = {}
         for rollout in await run.store.query_rollouts(status_in=["succeeded"]):
             metadata = rollout.metadata or {}
             if metadata.get(_RUN) != run.progress.run or UNTRAINED_KEY in metadata:
@@ -155,15 +155,18 @@ class AheadSampler:
             number = int(metadata[_NUMBER])
             if number in left or number >= run.progress.drawn:  # drawn after the checkpoint
                 left[number] = int(metadata[_ROW])
-                ended[number, int(metadata[_SAMPLE])] = rollout.rollout_id
+                ended[number, int(metadata[_SAMPLE])] = rollout
         run.progress.drawn = max([run.progress.drawn, *(number + 1 for number in left)])
         run.progress.pending = {str(number): row for number, row in left.items()}
         for number, row in sorted(left.items()):
-            ids = {sample: rollout_id for (of, sample), rollout_id in ended.items() if of == number}
-            restored = frozenset(ids.values())
-            missing = [sample for sample in range(run.settings.samples_per_prompt) if sample not in ids]
+            succeeded = {sample: rollout for (of, sample), rollout in ended.items() if of == number}
+            missing = [sample for sample in range(run.settings.samples_per_prompt) if sample not in succeeded]
             again = await self._enqueue(number, row, missing)
-            ids |= {sample: rollout.rollout_id for sample, rollout in zip(missing, again, strict=True)}
+            ids = {
+                sample: rollout.rollout_id
+                for sample, rollout in [*succeeded.items(), *zip(missing, again, strict=True)]
+            }
+            restored = frozenset(rollout.rollout_id for rollout in succeeded.values())
             self._groups[number] = AheadGroup(number, row, [ids[sample] for sample in sorted(ids)], restored)
         if ended:
             run.logger.note(f"found in the store: {counted(len(ended), 'rollout')} not learnt yet")
