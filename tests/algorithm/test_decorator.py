@@ -84,10 +84,9 @@ def test_the_decorated_function_is_still_itself():
     assert (named.__name__, named.__doc__) == ("named", "What it does.")
     assert not named.is_async()
 
-    @algo
     async def coroutine(store): ...
 
-    assert coroutine.is_async()
+    assert algo(coroutine).is_async()
 
 
 def test_a_sync_algorithm_may_block_and_may_run_a_loop_of_its_own():

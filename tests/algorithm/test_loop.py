@@ -1,18 +1,22 @@
-"""The whole loop on a tiny model: what it learns, records and reports, and what failing and idle runs say."""
+"""The loop on a tiny model: which tasks it draws, what it learns and reports, and what failing and idle runs say."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
+from collections import Counter
 
+import numpy as np
 import openai
 import pytest
 from letters import TASKS, AnyReward, Asking, CountLetters, Kept, Letters, algorithm
 
 from mini_agentic_rl import AgentOpsTracer, InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
-from mini_agentic_rl.algorithm import sampling
+from mini_agentic_rl.algorithm import GRPOSettings, sampling
 from mini_agentic_rl.algorithm.sampling import IdleSteps, LostSteps, SampledStep, tail_of
+from mini_agentic_rl.algorithm.state import RunProgress
+from mini_agentic_rl.algorithm.tasks import TaskDraws, derive_seed, kinds_of, task_order, tasks_from
 from mini_agentic_rl.errors import RunFailedError
 from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.metrics import MetricsLogger
@@ -23,12 +27,12 @@ from tiny import tiny_model, tiny_tokenizer
 
 
 def test_a_tiny_model_learns_to_the_threshold(tmp_path):
-    kept = Kept()
-    trained = algorithm(total_steps=9, learner=LearnerSettings(learning_rate=6e-3))
+    kept, store = Kept(), InMemoryLightningStore()
+    trained = algorithm(total_steps=6, learner=LearnerSettings(learning_rate=1e-2))
     Trainer(
         algorithm=trained,
         hooks=[CountLetters()],
-        store=InMemoryLightningStore(),
+        store=store,
         n_runners=32,
         output_dir=tmp_path,
         logger=kept,
@@ -38,17 +42,17 @@ def test_a_tiny_model_learns_to_the_threshold(tmp_path):
     assert (after["name"], after["count"]) == ("after RL", 8)
     assert after["correct"] >= 6
     steps = [row for row in kept.rows if "reward/mean" in row]
-    assert len(steps) == 9
+    assert len(steps) == 6
     assert max(row.get("mismatch/mean_abs", 0.0) for row in steps) < 1e-4
     assert trained.summary["untrained"] == {}
-
-
-def test_a_step_that_takes_long_tells_how_far_it_is(monkeypatch):
-    monkeypatch.setattr(sampling, "SECONDS_BETWEEN_NOTES", 0.0)
-    kept = Kept()
-    trained = algorithm(total_steps=2, tasks_per_step=2, samples_per_prompt=2)
-    Trainer(algorithm=trained, hooks=[AnyReward()], n_runners=1, logger=kept).fit(Letters(), TASKS)
-    assert {"step 1: 4 of 4 rollouts", "step 2: 4 of 4 rollouts"} <= set(kept.notes)
+    rollouts = [rollout for rollout in asyncio.run(store.query_rollouts()) if rollout.mode == "train"]
+    drawn = {(one.metadata["group"], one.input["word"], one.metadata["sampling_seed"]) for one in rollouts}
+    assert drawn == {
+        (f"{step}/{index}", TASKS[row]["word"], derive_seed(0, "rollout", step, index, sample))
+        for step in range(6)
+        for index, row in enumerate(tasks_from(0, len(TASKS), 4 * step, 4))
+        for sample in range(8)
+    }
 
 
 async def test_an_interrupted_run_without_a_folder_says_that_nothing_is_kept():
@@ -75,6 +79,8 @@ class Quiet(LitAgent):
 
 
 def test_rollouts_that_give_nothing_say_why():
+    with pytest.raises(ValueError, match="train_dataset is empty"):
+        Trainer(algorithm=algorithm(), n_runners=1).fit(Letters(), [])
     store = InMemoryLightningStore()
     trained = algorithm(total_steps=1, tasks_per_step=2, samples_per_prompt=2, seed=3)
     with pytest.raises(RunFailedError, match="all 4 rollouts of the training failed"):
@@ -85,11 +91,6 @@ def test_rollouts_that_give_nothing_say_why():
     assert any("no way" in reason for reason in reasons)
     ended = asyncio.run(store.query_rollouts())
     assert sorted({rollout.status for rollout in ended}) == ["failed", "succeeded"]
-
-
-def test_nothing_to_train_on_is_said_at_once():
-    with pytest.raises(ValueError, match="train_dataset is empty"):
-        Trainer(algorithm=algorithm(), n_runners=1).fit(Letters(), [])
 
 
 SMALL = {"tasks_per_step": 2, "samples_per_prompt": 2, "eval_size": 2, "checkpoint_every": 1}
@@ -111,37 +112,27 @@ class Sometimes(Letters):
         await super().rollout_async(task, resources, rollout)
 
 
-def test_a_training_names_the_most_frequent_error_and_its_folder_holds_no_finished_run(tmp_path, caplog):
-    trainer = Trainer(
-        algorithm=algorithm(total_steps=2, **SMALL), n_runners=4, output_dir=tmp_path, logger=MetricsLogger()
-    )
+def test_a_training_that_fails_names_the_most_frequent_error_and_is_resumed_once_it_is_mended(tmp_path, caplog):
+    agents = {"broken": type("Letters", (Broken,), {}), "mended": Letters}  # a run is resumed with the same agent
+
+    def fit(agent):
+        Trainer(
+            algorithm=algorithm(total_steps=2, **SMALL),
+            hooks=[CountLetters()],
+            n_runners=4,
+            output_dir=tmp_path,
+            resume=agent == "mended",
+            logger=MetricsLogger(),
+        ).fit(agents[agent](), TASKS, val_dataset=TASKS)
+
     cause = "all 8 rollouts of the training failed: attempt failed: the agent: ConnectionError: cannot connect to port"
     with caplog.at_level(logging.WARNING), pytest.raises(RunFailedError, match=cause):
-        trainer.fit(Broken(), TASKS, val_dataset=TASKS)
+        fit("broken")
     assert not (tmp_path / "summary.json").exists()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step_0"]
     said = [record.name.rpartition(".")[2] for record in caplog.records if "cannot connect" in record.message]
     assert sorted(said) == ["attempt", "rollouts"]
-
-
-def test_a_run_is_mended_and_resumed_after_it_has_failed(tmp_path):
-    class Letters(Broken):
-        pass
-
-    for agent in (Letters, globals()["Letters"]):
-        trainer = Trainer(
-            algorithm=algorithm(total_steps=1, **SMALL),
-            hooks=[CountLetters()],
-            n_runners=4,
-            output_dir=tmp_path,
-            resume=True,
-            logger=MetricsLogger(),
-        )
-        if agent is Letters:
-            with pytest.raises(RunFailedError):
-                trainer.fit(agent(), TASKS)
-        else:
-            trainer.fit(agent(), TASKS)
+    fit("mended")
     assert json.loads((tmp_path / "summary.json").read_text())["untrained"] == {}
 
 
@@ -154,9 +145,9 @@ def test_what_fails_again_and_again_is_told_once_and_counted_at_the_end(caplog):
     assert any("of 16 rollouts were not trained" in note and "no route to host" in note for note in kept.notes)
 
 
-def test_the_parameters_that_are_trained_are_told_at_the_start():
-    kept = Kept()
-    tokenizer = tiny_tokenizer()
+def test_a_run_notes_what_it_trains_and_how_far_a_long_step_is(monkeypatch):
+    monkeypatch.setattr(sampling, "SECONDS_BETWEEN_NOTES", 0.0)
+    kept, tokenizer = Kept(), tiny_tokenizer()
     model = tiny_model(len(tokenizer))
     whole = sum(parameter.numel() for parameter in model.parameters())
     trained = MiniGRPO(model, tokenizer, total_steps=1, max_new_tokens=2, **SMALL)
@@ -166,6 +157,7 @@ def test_the_parameters_that_are_trained_are_told_at_the_start():
     share = f"{100 * counted['trained'] / counted['all']:.2f} %"
     assert trained.summary["kernels"] == "torch"  # the tiny model is in float32
     assert f"training {counted['trained']:,} of {counted['all']:,} parameters ({share})" in kept.notes
+    assert "step 1: 4 of 4 rollouts" in kept.notes
 
 
 def test_the_gateway_alone_records_the_calls_that_it_answers():
@@ -249,10 +241,6 @@ def test_a_runaway_agent_is_stopped_and_the_report_and_the_store_say_why():
         assert sum("response_token_ids" in span.attributes for span in spans) == 2
 
 
-def _ended(*times: float) -> list[Rollout]:
-    return [Rollout(rollout_id=str(n), input=None, start_time=0, end_time=time) for n, time in enumerate(times)]
-
-
 @pytest.mark.parametrize(
     ("ends", "seconds"),
     [
@@ -263,15 +251,12 @@ def _ended(*times: float) -> list[Rollout]:
         ([*range(1, 8), 20], 13),
         ([*range(1, 16), 30], 16),  # an eighth of 16 is two: the last to end at 15 is among them
         ([*range(1, 16)], 1),
+        ([1, 2, 3, 3604], 1000),  # the clock was set
     ],
 )
-def test_the_tail_is_the_time_of_the_last_eighth_of_the_rollouts(ends, seconds):
-    assert tail_of(_ended(*ends), 1000) == seconds
-
-
-@pytest.mark.parametrize("jump", [3600.0, -3600.0])
-def test_a_clock_that_is_set_makes_no_tail_longer_than_the_step(jump):
-    assert 0 <= tail_of(_ended(1, 2, 3, 4 + jump), 4.5) <= 4.5
+def test_the_tail_is_the_time_of_the_last_eighth_of_the_rollouts_and_no_longer_than_the_step(ends, seconds):
+    ended = [Rollout(rollout_id=str(n), input=None, start_time=0, end_time=end) for n, end in enumerate(ends)]
+    assert tail_of(ended, 1000) == seconds
 
 
 UNSOLVED = {"groups/with_signal": 0.0, "reward/mean": 0.0, "reward/std": 0.0}
@@ -299,27 +284,17 @@ def test_the_advice_is_for_the_cause(mean, std, seen, advice):
     assert advice in str(idle.at_the_end())
 
 
-def test_a_step_of_a_resumed_run_is_told_by_its_number_in_the_whole_run():
-    assert str(IdleSteps(done=7).after_step(UNSOLVED)).startswith("nothing to learn from in step 8: ")
-
-
 def test_each_cause_is_told_once_and_all_are_counted():
-    idle = IdleSteps()
-    assert idle.after_step({**UNSOLVED, "loss": 0.1}) is None
+    idle = IdleSteps(done=7)
+    assert idle.after_step({**UNSOLVED, "writer/loss": 0.1}) is None, "one of several adapters learnt"
     assert idle.at_the_end() is None
     said = str(idle.after_step({**UNSOLVED, "rollout/truncated": 1.0}))
+    assert said.startswith("nothing to learn from in step 9: ")
     assert "100 % of the rollouts ended at `max_new_tokens`" in said
     assert idle.after_step(UNSOLVED) is None
     assert "all rewards are 1" in str(idle.after_step({**UNSOLVED, "reward/mean": 1.0}))
     assert "3 of 4 steps had nothing to learn from (in 2 for one cause): take easier tasks" in str(idle.at_the_end())
-
-
-def test_a_step_of_several_adapters_is_not_idle_where_one_of_them_learnt():
-    assert IdleSteps().after_step({**UNSOLVED, "writer/loss": 0.2}) is None
-
-
-def test_a_step_without_any_rollout_has_other_reasons():
-    assert IdleSteps().after_step({"groups/count": 2.0, "rollout/failed": 8.0}) is None
+    assert idle.after_step({"groups/count": 2.0, "rollout/failed": 8.0}) is None, "no rollout: the log said why"
 
 
 def test_a_run_that_only_loses_rollouts_ends_by_the_most_frequent_reason():
@@ -332,9 +307,62 @@ def test_a_run_that_only_loses_rollouts_ends_by_the_most_frequent_reason():
         RunFailedError, match=r"all 30 rollouts of the last 3 steps failed: port 3 is closed \(24 times"
     ):
         lost.after_step(_lost("port 4 is closed"))
-
-
-def test_a_few_lost_rollouts_end_nothing():
-    lost = LostSteps()
+    few = LostSteps()
     for _ in range(7):
-        lost.after_step(_lost("no reward", 3))
+        few.after_step(_lost("no reward", 3))
+
+
+def test_each_step_holds_as_many_tasks_of_each_kind_and_each_epoch_each_task():
+    kinds = ["a"] * 40 + ["b"] * 40 + ["c"] * 40 + ["d"] * 40
+    for step in range(20):
+        rows = tasks_from(3, len(kinds), 8 * step, 8, kinds)
+        assert Counter(kinds[row] for row in rows) == {"a": 2, "b": 2, "c": 2, "d": 2}
+    assert sorted(task_order(3, len(kinds), 0, kinds)) == list(range(160))
+    uneven = ["a"] * 3 + ["b"] * 7
+    assert sorted(task_order(0, 10, 1, uneven)) == list(range(10))
+    assert task_order(0, 10, 1, uneven) != task_order(0, 10, 2, uneven)
+
+
+def test_kinds_are_known_only_where_every_task_has_one():
+    assert kinds_of([{"question": "?"}, {"question": "!", "kind": "b"}]) is None
+    assert kinds_of([]) is None
+    assert kinds_of([{"kind": 1}, {"kind": "b"}]) == ["1", "b"]
+
+
+def _draws(size, seed=0, rates=None):
+    curriculum = "none" if rates is None else "pass_rate"
+    settings = GRPOSettings(curriculum=curriculum, seed=seed)
+    return TaskDraws(settings, [None] * size, RunProgress(pass_rates=dict(rates or {})))
+
+
+def test_tasks_come_in_the_order_of_the_epochs_however_they_are_drawn():
+    draws = _draws(5, seed=3)
+    once = draws.draw(4, step=2, first=8, drawn=[])
+    assert once == tasks_from(3, 5, 8, 4)
+    begun = draws.draw(1, step=2, first=8, drawn=[])
+    assert [*begun, *draws.draw(3, step=2, first=8, drawn=begun)] == once
+
+
+def test_a_curriculum_prefers_tasks_that_are_solved_half_of_the_time():
+    draws = _draws(5, rates={str(row): rate for row, rate in enumerate([0.0, 0.1, 0.5, 0.9, 1.0])})
+    counts = np.zeros(5)
+    for step in range(600):
+        counts[draws.draw(1, step=step, first=0, drawn=[])] += 1
+    weights = np.array([0.1, 0.36, 1.0, 0.36, 0.1])
+    np.testing.assert_allclose(counts / 600, weights / weights.sum(), atol=0.05)
+
+
+def test_a_curriculum_draws_no_task_twice_while_there_are_others_and_the_same_ones_again():
+    def drawn():
+        draws = _draws(4, rates={"1": 1.0})
+        rows = draws.draw(3, step=7, first=0, drawn=[])
+        return [*rows, *draws.draw(3, step=7, first=0, drawn=rows)]
+
+    assert sorted(drawn()[:4]) == [0, 1, 2, 3]
+    assert drawn() == drawn()
+
+
+def test_pass_rates_follow_what_was_sampled_last():
+    draws = _draws(5, rates={"0": 1.0})
+    draws.rate({0: 0.0, 3: 0.25, 4: -2.0})
+    assert draws._progress.pass_rates == {"0": 0.5, "3": 0.25, "4": 0.0}

@@ -191,80 +191,15 @@ def test_a_loss_of_ones_own_is_trained_with_by_its_name(monkeypatch):
     assert seen[1].rollout_S.abs().max() > 0
 
 
-def _reference(lengths, logprobs, behaviour, references, advantages, loss, aggregation, max_length):
-    """Equation 3 of the GRPO paper, one number at a time."""
-    per_trajectory = []
-    position = 0
-    for length, advantage in zip(lengths, advantages, strict=True):
-        terms = []
-        for _ in range(length):
-            ratio = math.exp(logprobs[position] - behaviour[position])
-            clipped = min(max(ratio, 1 - loss.clip_low), 1 + loss.clip_high)
-            term = -min(ratio * advantage, clipped * advantage)
-            if loss.kl_coef:
-                log_ratio = logprobs[position] - references[position]
-                kl = {
-                    "k1": log_ratio,
-                    "k2": log_ratio**2 / 2,
-                    "k3": math.exp(-log_ratio) - 1 + log_ratio,
-                }[loss.kl_estimator]
-                term += loss.kl_coef * kl
-            terms.append(term)
-            position += 1
-        per_trajectory.append(terms)
-    if aggregation == "token":
-        return sum(map(sum, per_trajectory)) / sum(lengths)
-    if aggregation == "sequence":
-        return sum(sum(terms) / len(terms) for terms in per_trajectory) / len(lengths)
-    return sum(map(sum, per_trajectory)) / (len(lengths) * max_length)
-
-
-@pytest.mark.parametrize("aggregation", ["token", "sequence", "dr_grpo"])
-@pytest.mark.parametrize("kl", [None, "k1", "k2", "k3"])
-def test_the_loss_equals_the_loop_written_reference(aggregation, kl):
-    rng = np.random.default_rng(3)
-    lengths = [5, 1, 9, 3]
-    total = sum(lengths)
-    behaviour = rng.normal(-2, 1, total)
-    logprobs = behaviour + rng.normal(0, 0.4, total)
-    references = behaviour + rng.normal(0, 0.4, total)
-    advantages = [1.2, -0.7, 0.3, -0.8]
-    loss = PolicyGradientLoss(clip_low=0.2, clip_high=0.28, kl_coef=0.3 if kl else 0.0, kl_estimator=kl or "k3")
-    weights = term_weights(lengths, aggregation, 20)
-    trajectory = np.repeat(np.arange(4), lengths)
-    out = loss(
-        LossInputs(
-            weights_S=torch.tensor(weights[trajectory]).double(),
-            advantages_S=torch.tensor(np.array(advantages)[trajectory]),
-            reference_logprobs_S=torch.tensor(references),
-            logprobs_S=torch.tensor(logprobs),
-            behaviour_logprobs_S=torch.tensor(behaviour),
-            entropy_S=torch.zeros(total),
-        )
-    )
-    expected = _reference(lengths, logprobs, behaviour, references, advantages, loss, aggregation, 20)
-    assert float(out.loss) == pytest.approx(expected, rel=1e-5)
-
-
-def test_no_sampled_token_is_an_error_that_says_so():
-    with pytest.raises(ValueError, match="no trajectory has a sampled token"):
-        term_weights([], "token", 1)
-
-
 ADVANTAGES = [1.2, -0.7, 0.3, -0.8]
 
 
-def _logprobs(spread=0.4):
+def _logprobs():
     """log pi (a leaf), log pi_old of the learner, and log pi of the sampler, for all terms."""
     rng = np.random.default_rng(3)
     old = rng.normal(-2, 1, TRAJECTORY.size)
-    current = torch.tensor(old + rng.normal(0, spread, old.size), requires_grad=True)
+    current = torch.tensor(old + rng.normal(0, 0.4, old.size), requires_grad=True)
     return current, old, old + rng.normal(0, 0.5, old.size)
-
-
-def _terms(index):
-    """Places of a trajectory's terms."""
-    return np.flatnonzero(index == TRAJECTORY)
 
 
 def _ours(loss, current, behaviour, aggregation="sequence", entropy=None, **inputs):
@@ -276,8 +211,7 @@ def _ours(loss, current, behaviour, aggregation="sequence", entropy=None, **inpu
         "entropy_S": np.zeros(TRAJECTORY.size) if entropy is None else entropy,
         **inputs,
     }
-    out = loss(LossInputs(**{name: torch.as_tensor(values) for name, values in inputs.items()}))
-    return out, _gradient(out.loss, current)
+    return loss(LossInputs(**{name: torch.as_tensor(values) for name, values in inputs.items()})).loss
 
 
 def _gradient(loss, leaf):
@@ -285,11 +219,42 @@ def _gradient(loss, leaf):
     return found.numpy()
 
 
-def _same(ours, reference, current):
-    out, gradient = ours
-    assert float(out.loss.detach()) == pytest.approx(float(reference.detach()), rel=1e-5)
-    np.testing.assert_allclose(gradient, _gradient(reference, current), rtol=1e-5, atol=1e-12)
-    assert np.abs(gradient).max() > 0
+def _assert_same(ours, reference, leaf):
+    assert float(ours.detach()) == pytest.approx(float(reference.detach()), rel=1e-5)
+    np.testing.assert_allclose(_gradient(ours, leaf), _gradient(reference, leaf), rtol=1e-5, atol=1e-12)
+    assert np.abs(_gradient(ours, leaf)).max() > 0
+
+
+def _mean(terms, aggregation):
+    """The average of the numbers of all terms, as the paper of each aggregation writes it."""
+    rollouts = [[term for term, own in zip(terms, TRAJECTORY, strict=True) if own == index] for index in range(4)]
+    if aggregation == "token":
+        return sum(map(sum, rollouts)) / sum(LENGTHS)
+    if aggregation == "sequence":
+        return sum(sum(terms) / len(terms) for terms in rollouts) / 4
+    return sum(map(sum, rollouts)) / (4 * 20)
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence", "dr_grpo"])
+@pytest.mark.parametrize("kl", [None, "k1", "k2", "k3"])
+def test_the_loss_equals_the_loop_written_reference(aggregation, kl):
+    """Equation 3 of the GRPO paper, one number at a time."""
+    current, old, _ = _logprobs()
+    references = old + np.random.default_rng(4).normal(0, 0.4, old.size)
+    terms = []
+    for term, trajectory in enumerate(TRAJECTORY):
+        ratio, advantage = torch.exp(current[term] - old[term]), ADVANTAGES[trajectory]
+        x = current[term] - references[term]
+        penalty = {None: 0.0, "k1": x, "k2": x**2 / 2, "k3": torch.exp(-x) - 1 + x}[kl]
+        terms.append(0.3 * penalty - torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage))
+    loss = PolicyGradientLoss(0.2, 0.28, kl_coef=0.3 if kl else 0.0, kl_estimator=kl or "k3")
+    ours = _ours(loss, current, old, aggregation, reference_logprobs_S=references)
+    _assert_same(ours, _mean(terms, aggregation), current)
+
+
+def test_no_sampled_token_is_an_error_that_says_so():
+    with pytest.raises(ValueError, match="no trajectory has a sampled token"):
+        term_weights([], "token", 1)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -297,19 +262,17 @@ def test_truncated_importance_correction_weighs_the_ratio_to_the_learners_own_nu
     current, old, behaviour = _logprobs()
     cap = 1.4
     correction = importance_correction(level, old, behaviour, TRAJECTORY, cap)
-    ours = _ours(
-        PolicyGradientLoss(0.2, 0.28), current, behaviour, "token", old_logprobs_S=old, correction_S=correction
-    )
-    total, capped = torch.zeros((), dtype=torch.float64), 0
+    terms, capped = [], 0
     for term, index in enumerate(TRAJECTORY):
-        where = [term] if level == "token" else _terms(index)
+        where = [term] if level == "token" else np.flatnonzero(index == TRAJECTORY)
         mismatch = math.exp(sum(old[other] - behaviour[other] for other in where))
         capped += mismatch > cap
-        ratio = torch.exp(current[term] - old[term])
-        clipped = torch.clamp(ratio, 0.8, 1.28)
-        total = total + min(mismatch, cap) * torch.minimum(ratio * ADVANTAGES[index], clipped * ADVANTAGES[index])
+        ratio, advantage = torch.exp(current[term] - old[term]), ADVANTAGES[index]
+        terms.append(-min(mismatch, cap) * torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.28) * advantage))
     assert 0 < capped < TRAJECTORY.size
-    _same(ours, -total / TRAJECTORY.size, current)
+    loss = PolicyGradientLoss(0.2, 0.28)
+    ours = _ours(loss, current, behaviour, "token", old_logprobs_S=old, correction_S=correction)
+    _assert_same(ours, _mean(terms, "token"), current)
 
 
 def test_a_ratio_that_is_no_number_is_masked():
@@ -320,11 +283,9 @@ def test_a_ratio_that_is_no_number_is_masked():
 def test_the_entropy_bonus_is_the_weighted_mean_of_the_entropies():
     current, old, _ = _logprobs()
     entropy = torch.rand(TRAJECTORY.size, dtype=torch.float64, requires_grad=True)
-    out, _ = _ours(PolicyGradientLoss(entropy_coef=0.3), current, old, entropy=entropy)
-    plain, _ = _ours(PolicyGradientLoss(), current, old, entropy=entropy.detach())
-    mean = sum(sum(entropy[term] for term in _terms(index)) / LENGTHS[index] for index in range(4)) / 4
-    assert float(out.loss.detach()) == pytest.approx(float((plain.loss - 0.3 * mean).detach()), rel=1e-5)
-    np.testing.assert_allclose(_gradient(out.loss, entropy), _gradient(-0.3 * mean, entropy), rtol=1e-5)
+    bonus = _ours(PolicyGradientLoss(entropy_coef=0.3), current, old, entropy=entropy)
+    plain = _ours(PolicyGradientLoss(), current, old, entropy=entropy.detach())
+    _assert_same(bonus, plain - 0.3 * _mean(entropy, "sequence"), entropy)
 
 
 def test_the_return_of_a_token_is_less_by_the_penalty_of_all_tokens_to_come():

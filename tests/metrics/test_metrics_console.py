@@ -10,31 +10,28 @@ from rich.console import Console
 from mini_agentic_rl.metrics import ConsoleLogger, headline
 
 
-def _run(terminal: bool) -> str:
+def _shown(write, *, terminal: bool = False) -> str:
+    """Return what a console shows of what `write` logs."""
     output = io.StringIO()
     console = Console(file=output, force_terminal=terminal, width=140, color_system=None, legacy_windows=False)
     with ConsoleLogger(console) as logger:
-        logger.phase("evaluation before", 200)
-        logger.advance(200)
-        logger.phase("RL", 2)
-        for step in (1, 2):
-            logger.log(
-                {
-                    "reward/mean": 0.25,
-                    "accuracy": 0.5,
-                    "mismatch/mean_abs": 0.001,
-                    "tokens_per_second": 21910.4,
-                    "x": 7,
-                },
-                step=step,
-            )
-            logger.advance()
-        logger.note("[bold]checkpoint[/bold] written")
+        write(logger)
     return output.getvalue()
 
 
+def _run(logger: ConsoleLogger) -> None:
+    logger.phase("evaluation before", 200)
+    logger.advance(200)
+    logger.phase("RL", 2)
+    row = {"reward/mean": 0.25, "accuracy": 0.5, "mismatch/mean_abs": 0.001, "tokens_per_second": 21910.4, "x": 7}
+    for step in (1, 2):
+        logger.log(row, step=step)
+        logger.advance()
+    logger.note("[bold]checkpoint[/bold] written")
+
+
 def test_plain_lines_hold_one_line_for_each_step():
-    text = _run(terminal=False)
+    text = _shown(_run)
     assert "\x1b" not in text
     lines = text.splitlines()
     assert [line for line in lines if line.startswith("step ")] == [
@@ -46,7 +43,7 @@ def test_plain_lines_hold_one_line_for_each_step():
 
 
 def test_the_live_view_shows_phases_and_the_last_steps():
-    text = _run(terminal=True)
+    text = _shown(_run, terminal=True)
     for expected in ("evaluation before", "200/200", "2/2", "50.0 %", "21,910", "checkpoint"):
         assert expected in text
 
@@ -56,8 +53,7 @@ def test_the_live_view_shows_phases_and_the_last_steps():
     [
         ({"reward": 1.0, "reward/mean": 2.0}, 1.0),
         ({"reward/std": 3.0, "reward/mean": 2.0}, 2.0),
-        ({"reward/std": 3.0, "rewarding": 4.0}, 3.0),
-        ({"reward": None, "reward/std": 3.0}, 3.0),
+        ({"reward": None, "reward/std": 3.0, "rewarding": 4.0}, 3.0),
         ({"user/reward": 5.0, "reward/std": 3.0}, 3.0),
         ({"user/reward": 5.0}, 5.0),
         ({"rewarding": 4.0}, None),
@@ -69,21 +65,21 @@ def test_one_number_stands_for_a_family(metrics, expected):
 
 @pytest.mark.parametrize(("total", "done", "shown"), [(30, 12, "12/30"), (None, 3, "3/3")])
 def test_a_phase_ends_where_it_stopped(total, done, shown):
-    output = io.StringIO()
-    with ConsoleLogger(Console(file=output, force_terminal=True, width=100, color_system=None)) as logger:
+    def write(logger):
         logger.phase("RL", total)
         logger.advance(done)
-    assert shown in output.getvalue()
+
+    assert shown in _shown(write, terminal=True)
 
 
 def test_steps_of_the_imitation_are_told_from_those_of_reinforcement_learning():
-    output = io.StringIO()
-    with ConsoleLogger(Console(file=output, width=140, color_system=None)) as logger:
+    def write(logger):
         logger.log({"accuracy": 0.1}, step=0)
         logger.log({"sft/loss": 2.0}, step=1)
         logger.log({"solver/sft/loss": 2.0}, step=1)
         logger.log({"loss": 0.5}, step=1)
-    assert output.getvalue().splitlines() == [
+
+    assert _shown(write).splitlines() == [
         "step 0  accuracy 10.0 %",
         "step 1, SFT  loss 2",
         "step 1, SFT  loss 2",
@@ -91,27 +87,19 @@ def test_steps_of_the_imitation_are_told_from_those_of_reinforcement_learning():
     ]
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_row_without_a_headline_number_is_not_shown(terminal):
-    output = io.StringIO()
-    with ConsoleLogger(Console(file=output, force_terminal=terminal, width=100, color_system=None)) as logger:
-        logger.phase("SFT", 1)
-        logger.log({"sft/pass_1": 0.2, "sft/pass_8": 0.7}, step=16)
-    assert "16" not in output.getvalue()
-
-
 @pytest.mark.parametrize("terminal", [False, True])
-def test_what_was_measured_on_held_out_examples_is_told_apart(terminal):
-    output = io.StringIO()
-    console = Console(file=output, force_terminal=terminal, width=140, color_system=None, legacy_windows=False)
-    with ConsoleLogger(console) as logger:
+def test_held_out_measurements_are_told_apart_and_rows_without_a_headline_number_are_not_shown(terminal):
+    def write(logger):
         logger.phase("training", 1)
+        logger.log({"sft/pass_1": 0.2, "sft/pass_8": 0.7}, step=16)
         logger.log({"loss": 2.0, "accuracy/tokens": 0.25}, step=1)
         logger.log({"loss/eval": 1.5, "accuracy/eval": 0.75, "accuracy/tokens/eval": 0.5}, step=1)
-    lines = output.getvalue().splitlines()
-    (measured,) = {line.strip() for line in lines if "held out" in line}
+
+    text = _shown(write, terminal=terminal)
+    assert "16" not in text
+    (measured,) = {line.strip() for line in text.splitlines() if "held out" in line}
     assert "1.5" in measured
     assert "75.0 %" in measured
     assert "50.0 %" not in measured  # the accuracy of tokens is another figure
     if not terminal:
-        assert "step 1  token accuracy 25.0 %  loss 2" in lines
+        assert "step 1  token accuracy 25.0 %  loss 2" in text.splitlines()

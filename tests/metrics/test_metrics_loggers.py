@@ -116,18 +116,22 @@ def test_a_service_that_cannot_begin_is_left_out(tmp_path, monkeypatch, caplog):
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
 
 
-def test_tensorboard_has_the_metrics_a_table_and_the_paths_of_an_artifact(tmp_path):
-    events = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator",
-        reason="tensorboard is not installed: TensorBoardLogger is left unchecked",
+def test_tensorboard_has_the_metrics_the_configuration_a_table_and_the_paths_of_an_artifact(tmp_path):
+    module = "tensorboard.backend.event_processing.event_accumulator"
+    events = pytest.importorskip(module, reason="tensorboard is not installed: TensorBoardLogger is left unchecked")
+    plugin_data = pytest.importorskip(
+        "tensorboard.plugins.hparams.plugin_data_pb2",
+        reason="tensorboard has no HParams plugin: TensorBoardLogger is left unchecked",
     )
+    settings = {"seed": 3, "loop": {"lr": 0.5, "deterministic": True}, "difficulty": [1, 2], "none": None}
     (tmp_path / "adapter.bin").write_bytes(b"1234")
-    with make_logger(["tensorboard"], tmp_path) as logger:
-        logger.log({"reward": 0.5}, step=6)
-        logger.log({"reward": 1.0}, step=7)
-        logger.table("transcripts", [{"reward": 1.0, "conversation": "a | b\n<script>"}, {"reward": None}])
-        logger.table("nothing", [])
-        logger.artifact("adapter", [tmp_path / "adapter.bin"])
+    for step in (6, 7):  # a run that goes on tells its configuration again
+        with make_logger(["tensorboard"], tmp_path, hyperparameters=settings) as logger:
+            logger.log({"reward": 0.5}, step=step)
+            if step == 7:
+                logger.table("transcripts", [{"reward": 1.0, "conversation": "a | b\n<script>"}, {"reward": None}])
+                logger.table("nothing", [])
+                logger.artifact("adapter", [tmp_path / "adapter.bin"])
     found = events.EventAccumulator(str(tmp_path / "tensorboard"))
     found.Reload()
     (table,), (artifact,) = found.Tensors("transcripts/text_summary"), found.Tensors("artifacts/adapter/text_summary")
@@ -136,6 +140,16 @@ def test_tensorboard_has_the_metrics_a_table_and_the_paths_of_an_artifact(tmp_pa
     lines = table.tensor_proto.string_val[0].decode().splitlines()
     assert lines[2:] == ["| 1.0 | a \\| b<br>&lt;script> |", "|  |  |"]
     assert "adapter.bin` (4 bytes)" in artifact.tensor_proto.string_val[0].decode()
+    tags = found.PluginTagToContent("hparams")
+    told = plugin_data.HParamsPluginData.FromString(tags["_hparams_/session_start_info"]).session_start_info
+    values = {name: getattr(value, value.WhichOneof("kind")) for name, value in told.hparams.items()}
+    assert values == {
+        "seed": 3.0,
+        "loop.lr": 0.5,
+        "loop.deterministic": True,
+        "difficulty": "[1, 2]",
+        "none": "null",
+    }
 
 
 def test_loggers_are_made_by_name(tmp_path):
@@ -144,9 +158,6 @@ def test_loggers_are_made_by_name(tmp_path):
     with make_logger(["jsonl"], tmp_path, keep_rows=0) as logger:
         logger.log({"reward": 2.0}, step=1)
     assert [row["reward"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [2.0]
-
-
-def test_a_wrong_logger_name_is_told(tmp_path):
     with pytest.raises(UserError, match=r"loggers: .*'paper'"):
         make_logger(["jsonl", "paper"], tmp_path)
 
@@ -169,33 +180,6 @@ def test_a_logger_comes_beside_the_console_and_the_file(tmp_path, monkeypatch):
         with open_run(RunFolder(tmp_path / name), settings, {"seed": 3}, rows_to_keep=lambda _: 0):
             pass
     assert asked == [(["console", "jsonl", "tensorboard"], {"seed": 3}), (["jsonl", "tensorboard"], {"seed": 3})]
-
-
-def test_tensorboard_gets_the_configuration_of_the_run(tmp_path):
-    events = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator",
-        reason="tensorboard is not installed: TensorBoardLogger is left unchecked",
-    )
-    plugin_data = pytest.importorskip(
-        "tensorboard.plugins.hparams.plugin_data_pb2",
-        reason="tensorboard has no HParams plugin: that it gets the configuration is left unchecked",
-    )
-    settings = {"seed": 3, "loop": {"lr": 0.5, "deterministic": True}, "difficulty": [1, 2], "none": None}
-    for _ in range(2):  # a run that goes on tells it again
-        with make_logger(["tensorboard"], tmp_path, hyperparameters=settings) as logger:
-            logger.log({"reward/mean": 0.25}, step=1)
-    accumulator = events.EventAccumulator(str(tmp_path / "tensorboard"))
-    accumulator.Reload()
-    tags = accumulator.PluginTagToContent("hparams")
-    told = plugin_data.HParamsPluginData.FromString(tags["_hparams_/session_start_info"]).session_start_info
-    values = {name: getattr(value, value.WhichOneof("kind")) for name, value in told.hparams.items()}
-    assert values == {
-        "seed": 3.0,
-        "loop.lr": 0.5,
-        "loop.deterministic": True,
-        "difficulty": "[1, 2]",
-        "none": "null",
-    }
 
 
 def test_a_key_puts_wandb_online_and_its_own_variable_decides_before_that(tmp_path, monkeypatch):
@@ -253,21 +237,14 @@ def test_a_torn_last_line_is_cut_off(path, torn):
 
 
 def test_resuming_cuts_off_what_came_after_the_checkpoint(path):
+    assert read_metrics(path) == []
     _log(path, range(1, 8))
     _log(path, [6], keep_rows=rows_until(path, 5))
     rows = read_metrics(path)
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert path.read_bytes().count(b"\n") == len(rows)
-
-
-def test_resuming_before_the_first_row_starts_an_empty_file(path):
-    _log(path, [5, 6])
     _log(path, [], keep_rows=0)
     assert os.path.getsize(path) == 0
-
-
-def test_reading_a_run_without_metrics_gives_no_rows(path):
-    assert read_metrics(path) == []
 
 
 def test_a_full_disk_is_told_and_costs_no_row_once_there_is_room(tmp_path, caplog):

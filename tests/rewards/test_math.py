@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_agentic_rl.errors import UserError
@@ -30,7 +30,6 @@ BOUND = 5.0
         ("so \\boxed{42}", "42"),
         ("work\n#### 1,000", "1000"),
         ("it is about 42", "42"),
-        ("Answer: about 42 apples", "42"),
         ("Answer: 15%", "15%"),
         ("first 3, then 7 apples", "7"),
         ("Answer: \\boxed{\\frac{3}{4}}", "0.75"),
@@ -54,19 +53,12 @@ BOUND = 5.0
         ("Paris", "Paris"),
         ("x^2+1", "x^2+1"),
         ("5x", "5x"),
-        ("(1, 2)", "(1, 2)"),
         ("Answer: approx. 3.14", "3.14"),
-        ("$0.50", "0.5"),
         (".5", "0.5"),
-        ("[8.124,12.852]", "[8.124,12.852]"),
-        ("#### (3, 4)", "(3, 4)"),
-        ("0,1", "0,1"),
-        ("So it costs 5 million dollars.", "5000000"),
         ("So the point is (3, 4).", "(3, 4)"),
         ("解集为{1，2}。", "{1,2}"),
         ("That is a lot ($1,234).", "1234"),
         ("The total is 1,234, which is 100,200 less.", "100200"),
-        ("答案：42", "42"),
         ("答案是42。因为他原来有50个。", "42"),
         ("【答案】42", "42"),
         ("共42元", "42"),
@@ -74,11 +66,9 @@ BOUND = 5.0
         ("答案：－４２．５", "-42.5"),
         ("答案是（Ｂ）。", "B"),
         ("故选C。", "C"),
-        ("答案是3分之2", "2/3"),
         ("共3.5万元", "35000"),
         ("答案是２百万", "2000000"),
         ("答案是3千克", "3"),
-        ("答案是四十二", "42"),
         ("答え：二百五十六", "256"),
         ("答案為兩萬三千", "23000"),
         ("答案是壹佰贰拾元", "120"),
@@ -117,15 +107,11 @@ def test_without_an_answer_there_is_none(text: str) -> None:
         ("15%", "15"),
         ("15", "15%"),
         ("\\frac{1}{2}", "0.5"),
-        ("0.333333333", "1/3"),
         ("about 42", "42"),
-        ("42", "about 42"),
         ("42", 42),
-        ("0.1", 0.1),
         ("Answer: (b)", "B"),
         ("B. 42", "(B)"),
         ("It has to be (B) since 6 * 7 = 42", "B"),
-        ("(1,2)", "(1, 2)"),
         ("(1, 2)", [1, 2]),
         ("{2, 1}", {1, 2}),
         ("x = 1 or x = 2", "2, 1"),
@@ -138,13 +124,10 @@ def test_without_an_answer_there_is_none(text: str) -> None:
         ("2\\sqrt{3}", "sqrt(12)"),
         ("Answer: 2*pi", "2\\pi"),
         ("\\boxed{\\text{(B)}}", "B"),
-        ("Answer: sqrt(2)", "1.41421"),
         ("1.41421", "\\sqrt{2}"),
         ("pi", "3.1416"),
-        ("e", "2.71828"),
         ("e^2", "7.389"),
         ("ln(2)", "0.6931"),
-        ("log(2)", "0.6931"),
         ("log(100)", "2"),
         ("log10(100)", "\\log_{10}(100)"),
         ("log_2(8)", "3"),
@@ -152,7 +135,6 @@ def test_without_an_answer_there_is_none(text: str) -> None:
         ("\\boxed{\\frac{22}{7}}", "3.143"),
         ("0.1+0.2", "0.3"),
         ("3 x 10^8", "300000000"),
-        ("Answer: ( b )", "(B)"),
         ("[A]", "A"),
         ("5 km", "5"),
         ("5", "5 km"),
@@ -165,13 +147,11 @@ def test_without_an_answer_there_is_none(text: str) -> None:
         ("3½", "7/2"),
         ("5 or -5", "±5"),
         ("infinity", "\\infty"),
-        ("#### (3, 4)", "(3, 4)"),
         ("[8.124, 12.852]", "[8.124,12.852]"),
         ("Answer: 0,1", "0,1"),
         ("答案：四十二", 42),
         ("答案：42", "四十二"),
         ("4", "四"),
-        ("答案：42", "42"),
         ("42", "42元"),
         ("5公里", "5000米"),
         ("答案是2√3", "2*sqrt(3)"),
@@ -191,11 +171,9 @@ def test_the_same_answer_in_another_form_is_right(predicted: str, gold: Any) -> 
 @pytest.mark.parametrize(
     ("predicted", "gold"),
     [
-        ("101", "100"),
         ("100.5", "99"),
         ("-42", "42"),
         ("0.15%", "15%"),
-        ("C", "B"),
         ("42", "B"),
         ("5x", "5"),
         ("5 million", "5"),
@@ -204,34 +182,28 @@ def test_the_same_answer_in_another_form_is_right(predicted: str, gold: Any) -> 
         ("[1,2]", "(1,2)"),
         ("(1, 2, 3)", "(1, 2)"),
         ("{1, 1}", {1, 2}),
-        ("x+1", "x+2"),
         ("3.1", "3.14159"),
         ("Paris", "London"),
         ("1e400", "1"),
         ("I computed 42 first. Answer: 41", "42"),
-        ("no", "yes"),
         ("1/0", "1"),
         ("sqrt(2)", "1.5"),
         ("2^10", "1023"),
         ("10^30+1", "10^30"),
         ("log(100)", "3"),
         ("5 km", "5 m"),
-        ("Answer: 5 km", "5 kg"),
         ("$5", "€5"),
         ("7 am", "7 pm"),
         ("5 km/h", "5 m/s"),
         ("5 m^2", "5 m"),
         ("±5", "5"),
-        ("5", "\\pm 5"),
         ("nan", "nan"),
         ("nan", "5"),
         ("inf", "-inf"),
         ("\\infty", "1e308"),
-        ("( B )", "A"),
         ("3\\frac{1}{2}", "15.5"),
         ("0,123", "123"),
         ("5万", "5"),
-        ("5公里", "5米"),
         ("百分之42", "4200"),
         ("3分之2", "3"),
         ("Answer: May 4, 2024", "May 3, 2024"),
@@ -271,29 +243,16 @@ def test_a_tolerance_that_compares_nothing_is_a_mistake_of_the_user_by_its_name(
         AccuracyReward(abs_tol=-0.1)
 
 
-def test_a_right_answer_that_is_not_a_number_at_all_is_an_error() -> None:
-    with pytest.raises(ValueError, match="nan"):
-        is_correct("5", math.nan)
-
-
-def test_an_empty_right_answer_is_an_error_and_no_silent_zero() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        is_correct("42", "  ")
+def test_a_right_answer_that_is_nan_or_empty_is_an_error_and_no_silent_zero() -> None:
+    for gold, reason in ((math.nan, "nan"), ("  ", "empty")):
+        with pytest.raises(ValueError, match=reason):
+            is_correct("5", gold)
 
 
 @given(st.integers(-(10**12), 10**12))
 def test_grouped_and_dressed_integers_are_read_exactly(value: int) -> None:
     assert is_correct(f"So the answer is {value:,} dollars.", value)
     assert not is_correct(f"So the answer is {value:,} dollars.", value + 1)
-
-
-@given(st.one_of(st.text(max_size=400), st.text("0123456789$%,./()[]{}\\=- boxedanswer:#\n", max_size=3000)))
-@settings(max_examples=150, deadline=None)
-def test_any_text_can_be_scored_against_a_number(text: str) -> None:
-    started = time.thread_time()
-    assert is_correct(text, "1.7320508e-7") in (False, True)
-    extract_answer(text * 5)
-    assert time.thread_time() - started < BOUND
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
@@ -99,8 +99,8 @@ class Algorithm(ABC):
     evaluations: Sequence[Evaluation] = ()
     """Measurements of the run, in order; a report shows conversations of the last."""
 
-    _context: AlgorithmContext | None = None
     _given: Mapping[str, Any] = MappingProxyType({})
+    """Fields of the context so far."""
     _trainer: Any = None
 
     def follow(self, launch: Launch) -> None:
@@ -118,16 +118,16 @@ class Algorithm(ABC):
         Raises:
             ValueError: the algorithm has no store.
         """
-        if self._context is None:
+        if "store" not in self._given:
             raise ValueError(
                 f"{type(self).__name__} has no store yet: run it with Trainer(algorithm=…).fit(…), or call set_store"
             )
-        return self._context
+        return AlgorithmContext(**self._given)
 
     def bind(self, context: AlgorithmContext) -> None:
         """Take over the trainer's context, before `run`; values that were set before fill its gaps."""
-        missing = {name: value for name, value in self._given.items() if not getattr(context, name)}
-        self._context = replace(context, **missing) if missing else context
+        given = vars(context)
+        self._given = given | {name: value for name, value in self._given.items() if not given[name]}
 
     def set_store(self, store: LightningStore) -> None:
         """Run on this store."""
@@ -151,7 +151,7 @@ class Algorithm(ABC):
         Raises:
             ValueError: none was given.
         """
-        adapter: TraceAdapter[Any] | None = self._get("adapter")
+        adapter: TraceAdapter[Any] | None = self._given.get("adapter")
         if adapter is None:
             raise ValueError(f"{type(self).__name__} has no adapter: give Trainer(adapter=…), or call set_adapter")
         return adapter
@@ -162,7 +162,7 @@ class Algorithm(ABC):
 
     def get_llm_proxy(self) -> Any | None:
         """Return the gateway over an upstream model; None where there is none."""
-        return self._get("llm_proxy")
+        return self._given.get("llm_proxy")
 
     def set_initial_resources(self, resources: NamedResources) -> None:
         """Begin with these resources."""
@@ -170,7 +170,7 @@ class Algorithm(ABC):
 
     def get_initial_resources(self) -> NamedResources | None:
         """Return the resources to begin with; None where there are none."""
-        return self._get("initial_resources") or None
+        return self._given.get("initial_resources") or None
 
     def set_trainer(self, trainer: Any) -> None:
         """Take note of the trainer, which calls this itself."""
@@ -226,15 +226,8 @@ class Algorithm(ABC):
         """Results worth keeping after the run: `accuracy`, `seconds`, `untrained` ..."""
         return {}
 
-    def _get(self, name: str) -> Any:
-        return self._given.get(name) if self._context is None else getattr(self._context, name)
-
     def _set(self, name: str, value: Any) -> None:
         self._given = {**self._given, name: value}
-        if self._context is not None:
-            self._context = replace(self._context, **{name: value})
-        elif "store" in self._given:
-            self._context = AlgorithmContext(**self._given)
 
 
 _OFFERED = ("store", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "logger")
@@ -270,13 +263,13 @@ class FunctionalAlgorithm(Algorithm):
             TypeError: a data set was given that the function does not take.
         """
         offered = {
-            "store": self._get("store"),
+            "store": self._given.get("store"),
             "train_dataset": train_dataset,
             "val_dataset": val_dataset,
-            "llm_proxy": self._get("llm_proxy"),
-            "adapter": self._get("adapter"),
+            "llm_proxy": self._given.get("llm_proxy"),
+            "adapter": self._given.get("adapter"),
             "initial_resources": self.get_initial_resources(),
-            "logger": self._get("logger") or MetricsLogger(),
+            "logger": self._given.get("logger") or MetricsLogger(),
         }
         if "store" in inspect.signature(self._function).parameters:
             offered["store"] = self.get_store()

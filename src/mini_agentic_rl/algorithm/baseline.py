@@ -14,7 +14,7 @@ from ..errors import RunFailedError
 from ..gateway import resources_with_proxy
 from ..logging import CountedCauses
 from ..metrics import every
-from ..types import Attempt, Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, Span
+from ..types import Dataset, EnqueueRolloutRequest, Rollout, RolloutMode, RolloutStatus, Span
 from .base import Algorithm
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 SpanVerbosity = Literal["keys", "key_values", "none"]
 
 _SHOWN_CHARACTERS = 200
+_WAITING: Sequence[RolloutStatus] = ("queuing", "requeuing")
 
 
 class FastAlgorithm(Algorithm):
@@ -119,7 +120,7 @@ class Baseline(FastAlgorithm):
         harvests = []
         try:
             for mode, task in tasks:
-                while await self._waiting() >= self.max_queue_length:
+                while (await store.query_rollouts(status_in=_WAITING, limit=1)).total >= self.max_queue_length:
                     ended.clear()
                     with contextlib.suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(ended.wait(), self.polling_interval)
@@ -130,9 +131,6 @@ class Baseline(FastAlgorithm):
         finally:
             for harvest in harvests:
                 harvest.cancel()
-
-    async def _waiting(self) -> int:
-        return (await self.context.store.query_rollouts(status_in=["queuing", "requeuing"], limit=1)).total
 
     async def _harvest(self, rollout_id: str, ended: asyncio.Event) -> None:
         store = self.context.store
@@ -155,35 +153,27 @@ class Baseline(FastAlgorithm):
             "rollout %s (%s) %s: reward %s, %d spans", rollout_id, rollout.mode, rollout.status, reward, len(latest)
         )
         for attempt in attempts:
-            self._log_attempt(attempt, [span for span in spans if span.attempt_id == attempt.attempt_id])
-        self._log_adapted(rollout_id, latest)
-        self.context.logger.advance()
-
-    def _log_attempt(self, attempt: Attempt, spans: Sequence[Span]) -> None:
-        error = attempt.metadata.get("error")
-        logger.info(
-            "rollout %s: attempt %d (%s) on worker %s %s%s",
-            attempt.rollout_id,
-            attempt.sequence_id,
-            attempt.attempt_id,
-            attempt.worker_id,
-            attempt.status,
-            f", error: {error}" if error else "",
-        )
-        if self.span_verbosity != "none":
-            for span in spans:
-                logger.info("rollout %s: %s", attempt.rollout_id, describe_span(span, self.span_verbosity))
-
-    def _log_adapted(self, rollout_id: str, spans: Sequence[Span]) -> None:
+            error = attempt.metadata.get("error")
+            logger.info(
+                "rollout %s: attempt %d (%s) on worker %s %s%s",
+                rollout_id,
+                attempt.sequence_id,
+                attempt.attempt_id,
+                attempt.worker_id,
+                attempt.status,
+                f", error: {error}" if error else "",
+            )
+            for span in spans if self.span_verbosity != "none" else ():
+                if span.attempt_id == attempt.attempt_id:
+                    logger.info("rollout %s: %s", rollout_id, describe_span(span, self.span_verbosity))
         adapter = self.context.adapter
-        if adapter is None:
-            return
-        try:
-            adapted = adapter(spans)
-        except Exception as error:  # a user's adapter may fail in any way
-            logger.warning("rollout %s: %s cannot read its spans: %s", rollout_id, type(adapter).__name__, error)
-            return
-        logger.info("rollout %s: %s makes of it %s", rollout_id, type(adapter).__name__, _short(adapted))
+        if adapter is not None:
+            name = type(adapter).__name__
+            try:
+                logger.info("rollout %s: %s makes of it %s", rollout_id, name, _short(adapter(latest)))
+            except Exception as error:  # a user's adapter may fail in any way
+                logger.warning("rollout %s: %s cannot read its spans: %s", rollout_id, name, error)
+        self.context.logger.advance()
 
 
 def describe_span(span: Span, verbosity: SpanVerbosity) -> str:

@@ -6,11 +6,12 @@ one term, with the advantage of the call that sampled it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from torch import Tensor
 
 from ..errors import UserError
 from ..policy import Learner, LossInputs
@@ -39,15 +40,6 @@ class Imitated:
 
 
 @dataclass(frozen=True)
-class TrainedCall:
-    """One call of a rollout whose sampled tokens are terms of the batch."""
-
-    record: CompletionRecord
-    trajectory: Trajectory
-    """The rollout that made it."""
-
-
-@dataclass(frozen=True)
 class TrainingBatch:
     """Everything that one optimizer step trains on.
 
@@ -57,8 +49,10 @@ class TrainingBatch:
     packed: PackedTrees
     inputs: LossInputs
     """Weights and advantages of all terms; 0 where a term is imitated, which has a weight of its own."""
-    calls: Sequence[TrainedCall]
+    calls: Sequence[CompletionRecord]
     """The calls that sampled the terms."""
+    trajectories: Sequence[Trajectory]
+    """The rollouts that made them, by their numbers in `packed`."""
     unrolled_tokens: int
     """Tokens that training each trajectory's longest call and every diverging one on its own would compute."""
 
@@ -75,7 +69,7 @@ class TrainingBatch:
     @property
     def sampled_terms(self) -> int:
         """Number of the terms that rollouts sampled; the others are imitated."""
-        return sum(call.record.trained_tokens for call in self.calls)
+        return sum(call.trained_tokens for call in self.calls)
 
     def with_advantages(self, advantages_S: Floats) -> TrainingBatch:
         """Return the batch with other advantages."""
@@ -107,9 +101,9 @@ def make_batch(
     """
     # One tree for all groups: their tasks begin with the same system prompt.
     tree = TokenTree()
-    calls: list[TrainedCall] = []
+    calls: list[CompletionRecord] = []
     of_call: list[float] = []
-    lengths: list[int] = []
+    trained: list[Trajectory] = []
     # Groups without signal count in the mean: a step in which one group has a signal would otherwise have a gradient as
     # long as one in which all do, and an optimizer that scales by earlier gradients would follow the noise of that one.
     left_out: list[int] = []
@@ -125,52 +119,48 @@ def make_batch(
         for trajectory, values_C, keep in zip(group.trajectories, values_GC, usable, strict=True):
             if not keep:
                 continue
-            lengths.append(trajectory.trained_tokens)
+            trained.append(trajectory)
             alone = TokenTree()
             for record, column in zip(trajectory.records, trajectory.column_R, strict=True):
                 if column < 0 or (values_C[column] == 0 and not keep_zero_advantage):
                     continue
-                tree.insert(record, len(lengths) - 1)
+                tree.insert(record, len(trained) - 1)
                 alone.insert(record)
                 if record.trained_tokens:  # a record without one has no term, and no number in the pack
-                    calls.append(TrainedCall(record, trajectory))
+                    calls.append(record)
                     of_call.append(float(values_C[column]))
             unrolled += alone.token_count
     # Imitated records are no part of a rollout: sums over a rollout's terms must not contain them.
-    for number, tokens in enumerate(imitated, len(lengths)):
+    for number, tokens in enumerate(imitated, len(trained)):
         tree.insert(tokens.record, number)
     shown = [tokens.record for tokens in imitated if tokens.kind == "sft"]
     unrolled += sum(record.prompt_ids.size + record.output_ids.size for record in shown)
     if not of_call and not imitated:
         return None
     packed = pack([tree])
-    weights = np.zeros(len(lengths) + len(imitated))
+    weights = np.zeros(len(trained) + len(imitated))
     if of_call:
-        weights[: len(lengths)] = term_weights([*lengths, *left_out], aggregation, max_length)[: len(lengths)]
+        lengths = [trajectory.trained_tokens for trajectory in trained]
+        weights[: len(trained)] = term_weights([*lengths, *left_out], aggregation, max_length)[: len(trained)]
+
+    def imitation_weights(kind: ImitatedKind) -> Tensor | None:
+        if not any(tokens.kind == kind for tokens in imitated):
+            return None
+        of_kind = [tokens.weight if tokens.kind == kind else 0.0 for tokens in imitated]
+        return as_tensor(np.array([0.0] * len(of_call) + of_kind)[packed.call_S])
+
     inputs = LossInputs(
         as_tensor(weights[packed.trajectory_S]),
         as_tensor(np.array(of_call + [0.0] * len(imitated))[packed.call_S]),
+        observation_weights_S=imitation_weights("echo"),
+        demonstration_weights_S=imitation_weights("sft"),
     )
-    imitated_weights = {}
-    for kind in {tokens.kind for tokens in imitated}:
-        weights_of_kind = [tokens.weight if tokens.kind == kind else 0.0 for tokens in imitated]
-        by_call = [0.0] * len(of_call) + weights_of_kind
-        imitated_weights[kind] = as_tensor(np.array(by_call)[packed.call_S])
-    inputs = replace(
-        inputs,
-        observation_weights_S=imitated_weights.get("echo"),
-        demonstration_weights_S=imitated_weights.get("sft"),
-    )
-    return TrainingBatch(packed, inputs, calls, unrolled)
+    return TrainingBatch(packed, inputs, calls, trained, unrolled)
 
 
 def pack_trajectories(trajectories: Sequence[Trajectory]) -> PackedTrees:
     """Return the trained records of trajectories in one tree; a trajectory's number is its place among them."""
-    tree = TokenTree()
-    for number, trajectory in enumerate(trajectories):
-        for record in trajectory.credited_records:
-            tree.insert(record, number)
-    return pack([tree])
+    return pack([TokenTree.of(trajectory.credited_records for trajectory in trajectories)])
 
 
 def overlong_penalty(trajectory: Trajectory, max_new_tokens: int, buffer_share: float) -> float:
@@ -186,15 +176,7 @@ def with_overlong_penalty(
 ) -> list[Group]:
     """Return the groups with `weight` times the `overlong_penalty` of each trajectory in the numbers that it is trained
     with."""
-    return [
-        replace(
-            group,
-            trajectories=[
-                t.lowered(-weight * overlong_penalty(t, max_new_tokens, buffer_share)) for t in group.trajectories
-            ],
-        )
-        for group in groups
-    ]
+    return lowered(groups, lambda t: -weight * overlong_penalty(t, max_new_tokens, buffer_share))
 
 
 def with_kl_penalty(groups: Sequence[Group], learner: Learner, coef: float) -> tuple[list[Group], float]:
@@ -208,9 +190,16 @@ def with_kl_penalty(groups: Sequence[Group], learner: Learner, coef: float) -> t
     k1_S = k1(packed, learner)
     totals = np.bincount(packed.trajectory_S, weights=k1_S)
     penalties = {id(t): coef * float(total) for t, total in zip(trained, totals, strict=True)}
-    lowered = [[t.lowered(penalties.get(id(t), 0.0)) for t in group.trajectories] for group in groups]
-    penalised = [replace(group, trajectories=trajectories) for group, trajectories in zip(groups, lowered, strict=True)]
-    return penalised, float(k1_S.mean())
+    return lowered(groups, lambda t: penalties.get(id(t), 0.0)), float(k1_S.mean())
+
+
+def lowered(groups: Sequence[Group], penalty_of: Callable[[Trajectory], float]) -> list[Group]:
+    """Return the groups with a penalty taken off every number that the calls of a trajectory are trained with. Reported
+    rewards stay as they are."""
+    return [
+        replace(group, trajectories=[replace(t, values_C=t.values_C - penalty_of(t)) for t in group.trajectories])
+        for group in groups
+    ]
 
 
 def k1(packed: PackedTrees, learner: Learner) -> Floats:

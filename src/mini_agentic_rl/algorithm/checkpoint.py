@@ -156,7 +156,7 @@ class Checkpointing:
         elif run.progress.warmed_up or run.progress.imitated:
             run.logger.note("interrupted: writing a checkpoint")
             # Only now is it known which step that was.
-            if run.policy.run(self._write_if_whole):
+            if run.policy.run(self._write):
                 run.logger.note(f"`resume` goes on after {self._reached()}")
 
     async def save_epoch(self, epoch: int) -> None:
@@ -191,21 +191,18 @@ class Checkpointing:
             policy.save(folder, first)
         save_kept_tokenizer(self._run.served.tokenizer, folder)
 
-    def _write_if_whole(self) -> bool:
-        if not self._run.policy.is_whole:
-            self._run.logger.note("the step under way has failed: the checkpoint before it stays the last")
-            return False
-        self._write()
-        return True
-
-    def _write(self) -> None:
-        """Write a checkpoint, on the torch thread."""
+    def _write(self) -> bool:
+        """Write a checkpoint, unless the step under way has failed; return False then. On the torch thread."""
         run = self._run
 
         def write(folder: Path) -> None:
             write_checkpoint(folder, run.policy, run.objective, run.progress, self.warm_up)
             save_kept_tokenizer(run.served.tokenizer, folder)
 
+        if not run.policy.is_whole:
+            run.logger.note("the step under way has failed: the checkpoint before it stays the last")
+            return False
         if self._kept is not None:
             best = run.progress.best_validation
             self._kept.save_checkpoint(run.progress.step, write, () if best is None else (best["step"],))
+        return True

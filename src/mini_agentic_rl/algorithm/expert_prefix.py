@@ -19,9 +19,9 @@ import numpy as np
 
 from ..semconv import EXPERT_PREFIX
 from ..tokens import CompletionRecord
-from .groups import Group, by_adapter
+from .groups import Group, groups_of
 from .rollouts import read_rollouts, run_rollouts
-from .sampling import SampledStep, trained_calls, training_request
+from .sampling import SampledStep
 from .state import RunState
 from .tasks import derive_seed
 
@@ -63,7 +63,7 @@ async def _expert_calls(run: RunState, adapter: str, row: int) -> list[Completio
     known = run.progress.solved.get(str(row))
     records: Sequence[CompletionRecord] = ()
     if known is not None:
-        rollouts = await read_rollouts(run.store, [known], trained_calls(run.context, run.served.trained_models))
+        rollouts = await read_rollouts(run.store, [known], run.trained)
         records = rollouts[0].records if rollouts else ()
     start, server = run.warm_starts.get(adapter), run.served.server
     if not records and start is not None and server is not None:
@@ -80,10 +80,8 @@ async def _sample(run: RunState, step: int, given: dict[int, list[CompletionReco
     for row, name in names.items():
         server.expert_prefixes[name] = given[row]
     requests = [
-        training_request(
-            settings,
-            run.dataset[row],
-            run.train_resources,
+        run.training_request(
+            row,
             step=step,
             group=f"{step}/prefix/{index}",
             seed=derive_seed(settings.seed, "prefix", step, index, sample),
@@ -92,13 +90,12 @@ async def _sample(run: RunState, step: int, given: dict[int, list[CompletionReco
         for index, (row, name) in enumerate(names.items())
         for sample in range(settings.samples_per_prompt)
     ]
-    models = run.served.trained_models
     try:
-        finished = await run_rollouts(run.store, requests, lambda _: None, trained_calls(run.context, models))
+        finished = await run_rollouts(run.store, requests, lambda _: None, run.trained)
     finally:
         for name in names.values():
             del server.expert_prefixes[name]
-    groups, _, _ = by_adapter(finished, step, models, settings, run.causes)
+    groups = groups_of(finished, step, run.models, settings)
     return [replace(group, is_prefixed=True) for group in next(iter(groups.values()))]
 
 

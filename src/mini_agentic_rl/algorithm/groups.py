@@ -22,9 +22,7 @@ reward counts for all of them, unless it names its adapter (`reward_for`).
 
 from __future__ import annotations
 
-import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,14 +30,11 @@ from functools import partial
 import numpy as np
 
 from ..emitter import get_reward_value, get_rewards_from_span, is_rollout_reward
-from ..logging import CountedCauses
 from ..tokens import CompletionRecord
 from ..types import Span
 from .losses import Floats, Ints
 from .rollouts import FinishedRollout
 from .settings import CreditMode, LoopSettings
-
-logger = logging.getLogger(__name__)
 
 RewardOf = Callable[[Span], float | None]
 """Function from a span to the reward in it; None where it has none."""
@@ -90,11 +85,6 @@ class Trajectory:
     def truncated(self) -> bool:
         """True if its last call ended at a length bound."""
         return bool(self.records) and self.records[-1].finish_reason == "length"
-
-    def lowered(self, penalty: float) -> Trajectory:
-        """Return the trajectory with `penalty` taken off every number that its calls are trained with. Reported rewards
-        stay as they are."""
-        return self if penalty == 0 else replace(self, values_C=self.values_C - penalty)
 
 
 @dataclass(frozen=True)
@@ -237,54 +227,39 @@ def reward_for(span: Span, adapter: str, adapters: Sequence[str]) -> float | Non
     return named
 
 
-def by_adapter(
-    finished: Sequence[FinishedRollout],
-    step: int,
-    models: Mapping[str, str],
-    settings: LoopSettings,
-    causes: CountedCauses,
-) -> tuple[dict[str, list[Group]], Counter[str], dict[str, float]]:
-    """Return the groups of each adapter by its name; with several adapters also the reasons for which rollouts do not
-    train one, and metrics about the rewards of all and the calls of each.
-
-    With several adapters, each sees the same rollouts with its own calls and its own rewards. A rollout that made no
-    call to an adapter is in none of its groups.
+def groups_of(
+    finished: Sequence[FinishedRollout], step: int, models: Mapping[str, str], settings: LoopSettings
+) -> dict[str, list[Group]]:
+    """Return the groups of each adapter, by its name: those of the rollouts that called it.
 
     Args:
-        finished: the rollouts of step number `step`, group by group.
+        finished: rollouts of step number `step`, `samples_per_prompt` of each task together.
         models: adapter that learns from calls to each model, by the names of the models.
-        causes: reasons for which rollouts of the run were not trained so far; only new ones are logged.
     """
     adapters = list(dict.fromkeys(models.values()))
     if len(adapters) == 1:
-        return {adapters[0]: make_groups(finished, step, settings)}, Counter(), {}
-    groups: dict[str, list[Group]] = {}
-    reasons: Counter[str] = Counter()
-    usable = [f for f in finished if f.untrainable is None]
-    metrics = reward_metrics(
-        [f.reward or 0.0 for f in usable], [{} if f.counts_as_zero else f.dimensions for f in usable]
-    )
-    for adapter in adapters:
-        reward_of = partial(reward_for, adapter=adapter, adapters=adapters)
-        seen = []
-        for rollout in finished:
-            rewards = (value for span in reversed(rollout.spans) if (value := reward_of(span)) is not None)
-            records = [record for record in rollout.records if models[record.model] == adapter]
-            reward = rollout.reward if rollout.counts_as_zero else next(rewards, None)
-            seen.append(replace(rollout, records=records, reward=reward))
-        groups[adapter] = make_groups(seen, step, settings, reward_of)
-        metrics[f"{adapter}/rollout/without_calls"] = float(sum(not f.records for f in seen))
-        unrewarded = sum(
-            bool(f.records) and f.reward is None
-            for f, whole in zip(seen, finished, strict=True)
-            if whole.untrainable is None
+        return {adapters[0]: make_groups(finished, step, settings)}
+    return {
+        adapter: make_groups(
+            rollouts_of(adapter, finished, models),
+            step,
+            settings,
+            partial(reward_for, adapter=adapter, adapters=adapters),
         )
-        if unrewarded:
-            reason = f"no reward for {adapter!r}: all were given to other adapters by name"
-            if causes.add(reason, unrewarded):
-                logger.warning("%d of %d rollouts not trained: %s", unrewarded, len(finished), reason)
-            reasons[reason] = unrewarded
-    return groups, reasons, metrics
+        for adapter in adapters
+    }
+
+
+def rollouts_of(adapter: str, finished: Sequence[FinishedRollout], models: Mapping[str, str]) -> list[FinishedRollout]:
+    """Return rollouts as one of several adapters sees them: with its own calls and its own reward."""
+    adapters = list(models.values())
+    seen = []
+    for rollout in finished:
+        rewards = (reward_for(span, adapter, adapters) for span in reversed(rollout.spans))
+        reward = next((value for value in rewards if value is not None), None)
+        records = [record for record in rollout.records if models[record.model] == adapter]
+        seen.append(replace(rollout, records=records, reward=rollout.reward if rollout.counts_as_zero else reward))
+    return seen
 
 
 def make_groups(

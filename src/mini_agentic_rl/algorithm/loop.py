@@ -20,6 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..errors import RunFailedError
+from ..metrics import every
 from ..policy import count_parameters
 from ..processes import CoreWatch, peak_memory_bytes
 from ..semconv import AGL_LEARNER, LearnerSpanAttributes
@@ -28,8 +30,8 @@ from ..types import Span
 from .checkpoint import Checkpointing
 from .expert_prefix import with_prefixed_groups
 from .measure import FIRST, LAST, Measuring
-from .rollouts import refuse_failed
-from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, failure, untrained_in_all
+from .rollouts import counted_causes, refuse_failed
+from .sampling import IdleSteps, LostSteps, SampledStep, StepSampler, untrained_in_all
 from .sft import warm_up
 from .staleness import AheadSampler
 from .state import RunState, SeenCall
@@ -96,12 +98,14 @@ class Loop(RunState):
             metrics = await self.step()
             self.log(metrics)
             self.logger.advance()
-            self._note(idle.after_step(metrics))
+            if (message := idle.after_step(metrics)) is not None:
+                self.logger.note(message)
             await self._keep_step()
         await record_seen(self.store, self.objective.take_seen())
         await self.sampler.close()
-        self._note(idle.at_the_end())
-        self._note(untrained_in_all(self.progress.rollouts, self.progress.untrained))
+        for message in (idle.at_the_end(), untrained_in_all(self.progress.rollouts, self.progress.untrained)):
+            if message is not None:
+                self.logger.note(message)
         await self.measuring.take_best()
         await self.measuring.measure_once(LAST)
 
@@ -115,9 +119,13 @@ class Loop(RunState):
             RunFailedError: many rollouts in a row could not be trained.
         """
         await record_seen(self.store, self.objective.take_seen())
-        cost = StepCost(self)
+        cost, progress = StepCost(self), self.progress
         sampled = await self.sampler.sample()  # publishes the weights first
-        self._count(sampled)
+        progress.rollouts += sampled.rollouts
+        progress.trainable += sampled.trainable
+        for reason, count in sampled.untrained.items():
+            progress.count_untrained(reason, count)
+        self._lost.after_step(sampled)
         if self.settings.expert_prefix:
             sampled = await with_prefixed_groups(self, sampled)
         cost.sampled()
@@ -142,7 +150,8 @@ class Loop(RunState):
         last = progress.step == self.total_steps
         if not progress.trainable:  # a checkpoint would count these steps as done
             if last:
-                raise failure(progress.rollouts, progress.untrained)
+                reasons = counted_causes(progress.untrained).counts
+                raise RunFailedError(f"{every(progress.rollouts, 'rollout')} of the training", reasons)
             return
         if progress.step % self.steps_per_epoch == 0:
             await self.checkpointing.save_epoch(progress.step // self.steps_per_epoch)
@@ -150,23 +159,6 @@ class Loop(RunState):
             await self.checkpointing.write()
         await self.measuring.measure_between()
         await self.measuring.validate()
-
-    def _count(self, sampled: SampledStep) -> None:
-        """Add what a step sampled to the run's progress.
-
-        Raises:
-            RunFailedError: many rollouts in a row could not be trained.
-        """
-        progress = self.progress
-        progress.rollouts += sampled.rollouts
-        progress.trainable += sampled.trainable
-        for reason, count in sampled.untrained.items():
-            progress.count_untrained(reason, count)
-        self._lost.after_step(sampled)
-
-    def _note(self, message: str | None) -> None:
-        if message is not None:
-            self.logger.note(message)
 
 
 class StepCost:

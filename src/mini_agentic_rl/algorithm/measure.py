@@ -20,14 +20,13 @@ from typing import Any, Final
 
 from ..gateway import GatewayLimits, ServedPolicy, resources_with_upstreams
 from ..logging import CountedCauses
-from ..metrics import MetricsLogger, counted, percent
+from ..metrics import counted, percent
 from ..policy import EngineSettings
 from ..semconv import SAMPLING_SEED
-from ..store import LightningStore
 from ..types import Dataset, EnqueueRolloutRequest, NamedResources, RolloutConfig, RolloutMode
 from .base import Algorithm, AlgorithmContext
 from .checkpoint import Checkpointing, restore_weights
-from .rollouts import OF_TRANSFER, Evaluation, answer_rows, count_unscored, refuse_failed, run_rollouts
+from .rollouts import OF_TRANSFER, Evaluation, answer_rows, count_reasons, refuse_failed, run_rollouts
 from .settings import RolloutSettings
 from .state import RunState
 from .tasks import derive_seed
@@ -39,36 +38,36 @@ _TASKS_BEFORE: Final = 50
 
 
 async def evaluate(
-    store: LightningStore,
-    dataset: Dataset[Any],
+    context: AlgorithmContext,
+    settings: RolloutSettings,
+    tasks: Dataset[Any],
     *,
     name: str,
     resources_id: str,
-    logger_: MetricsLogger,
     size: int | None = None,
     samples: int = 1,
     mode: RolloutMode = "val",
-    seed: int = 0,
-    rollout_timeout: float | None = None,
+    seed: int | None = None,
     causes: CountedCauses | None = None,
 ) -> Evaluation:
-    """Run the first `size` tasks, `samples` times each; a rollout is ended after `rollout_timeout` seconds. Reasons of
-    failures that are not among the `causes` of the run yet are logged."""
-    count = len(dataset) if size is None else min(size, len(dataset))
+    """Run the first `size` tasks, `samples` times each; a rollout is ended after `rollout_timeout` seconds. The seed is
+    that of the settings by default. Reasons of failures that are not among the `causes` of the run yet are logged."""
+    seed = settings.seed if seed is None else seed
     requests = [
         EnqueueRolloutRequest(
-            input=dataset[index],
+            input=tasks[index],
             mode=mode,
             resources_id=resources_id,
-            config=RolloutConfig(timeout_seconds=rollout_timeout),
+            config=RolloutConfig(timeout_seconds=settings.rollout_timeout),
             metadata={"evaluation": name, SAMPLING_SEED: derive_seed(seed, "evaluation", index, sample)},
         )
-        for index in range(count)
+        for index in range(min(size or len(tasks), len(tasks)))
         for sample in range(samples)
     ]
-    logger_.phase(f"evaluation: {name}", len(requests))
-    finished = await run_rollouts(store, requests, logger_.advance)
-    count_unscored(finished, causes=causes)
+    context.logger.phase(f"evaluation: {name}", len(requests))
+    finished = await run_rollouts(context.store, requests, context.logger.advance)
+    count_reasons(finished, lambda rollout: rollout.without_call, "are measured by their reward alone", causes)
+    count_reasons(finished, lambda rollout: rollout.unscored, "count as wrong", causes)
     return Evaluation(name, finished, samples)
 
 
@@ -180,45 +179,17 @@ class Measure(Algorithm):
             sampling = {"temperature": self._temperature, "max_tokens": self._rollouts.max_new_tokens}
             resources = await self.context.store.add_resources(served.resources(beside, sampling))
             evaluation = await evaluate(
-                self.context.store,
+                self.context,
+                self._rollouts,
                 val_dataset,
                 name=served.name,
                 resources_id=resources.resources_id,
-                logger_=self.context.logger,
                 samples=self._samples,
                 mode="test",
-                seed=self._rollouts.seed,
-                rollout_timeout=self._rollouts.rollout_timeout,
             )
             refuse_failed(evaluation.rollouts)
             self.evaluations = [evaluation]
             self.seconds = {"load": loaded - started, "evaluation": time.perf_counter() - loaded}
-
-
-async def evaluate_policy(
-    run: RunState,
-    tasks: Dataset[Any],
-    *,
-    name: str,
-    resources_id: str,
-    size: int | None = None,
-    samples: int = 1,
-    seed: int | None = None,
-) -> Evaluation:
-    """Publish the weights of a run, and run tasks with them by `evaluate`; the seed is that of the run by default."""
-    await run.served.publish()
-    return await evaluate(
-        run.store,
-        tasks,
-        name=name,
-        resources_id=resources_id,
-        logger_=run.logger,
-        size=size,
-        samples=samples,
-        seed=run.settings.seed if seed is None else seed,
-        rollout_timeout=run.settings.rollout_timeout,
-        causes=run.causes,
-    )
 
 
 class Measuring:
@@ -238,11 +209,10 @@ class Measuring:
                 # the task at all: answers may be longer, and there are fewer tasks so that it takes as long.
                 size = min(len(run.val_dataset), size or len(run.val_dataset), _TASKS_BEFORE)
                 resources_id = run.long_answer_resources
-            evaluation = await self._measure_tasks(name, run.val_dataset, size, resources_id)
-            run.log({"accuracy": evaluation.accuracy})
+            await self._measure_tasks("accuracy", name, run.val_dataset, size, resources_id)
         if run.transfer is not None and name in (FIRST, LAST):
-            evaluation = await self._measure_tasks(f"{name}{OF_TRANSFER}", run.transfer, None, run.val_resources)
-            run.log({"transfer/accuracy": evaluation.accuracy})
+            name = f"{name}{OF_TRANSFER}"
+            await self._measure_tasks("transfer/accuracy", name, run.transfer, None, run.val_resources)
 
     async def measure_once(self, name: str) -> bool:
         """Measure, unless that was done before an interruption; return False then."""
@@ -266,18 +236,11 @@ class Measuring:
         is_due = progress.step % settings.validation_every == 0 or progress.step == run.total_steps
         if tasks is None or not is_due or any(row["step"] == progress.step for row in progress.validation):
             return
-        started = time.perf_counter()
-        evaluation = await evaluate_policy(
-            run,
-            tasks,
-            name=f"validation, step {progress.step}",
-            resources_id=run.val_resources,
-            size=settings.validation_size or None,
-        )
+        name = f"validation, step {progress.step}"
+        evaluation = await self._run_tasks("validation", name, tasks, settings.validation_size, run.val_resources)
         progress.validation.append(
             {"step": progress.step, "correct": sum(evaluation.correct), "count": len(evaluation.rollouts)}
         )
-        progress.spend("validation", time.perf_counter() - started)
         run.log({"validation/accuracy": evaluation.accuracy})
         best = progress.best_validation
         if best is not None and best["step"] == progress.step:
@@ -308,10 +271,12 @@ class Measuring:
             await run.policy.run_async(lambda: restore_weights(folder, run.policy, run.objective.learners))
         run.logger.note(outcome(best, run.progress.validation, run.progress.step, run.total_steps))
 
-    async def _measure_tasks(self, name: str, tasks: Dataset[Any], size: int | None, resources_id: str) -> Evaluation:
+    async def _measure_tasks(
+        self, metric: str, name: str, tasks: Dataset[Any], size: int | None, resources_id: str
+    ) -> None:
+        """Measure tasks, and keep answers and accuracy, which is logged under `metric`."""
         run = self._run
-        started = time.perf_counter()
-        evaluation = await evaluate_policy(run, tasks, name=name, resources_id=resources_id, size=size)
+        evaluation = await self._run_tasks("evaluation", name, tasks, size, resources_id)
         run.evaluations.append(evaluation)
         if run.context.checkpoints is not None:
             rows = await asyncio.to_thread(answer_rows, evaluation, run.progress.step)
@@ -319,7 +284,18 @@ class Measuring:
         run.progress.accuracy.append(
             {"name": name, "correct": sum(evaluation.correct), "count": len(evaluation.rollouts)}
         )
-        run.progress.spend("evaluation", time.perf_counter() - started)
+        run.log({metric: evaluation.accuracy})
+
+    async def _run_tasks(
+        self, phase: str, name: str, tasks: Dataset[Any], size: int | None, resources_id: str
+    ) -> Evaluation:
+        """Run tasks with the weights as they are now; the time is that of `phase`."""
+        run, started = self._run, time.perf_counter()
+        await run.served.publish()
+        evaluation = await evaluate(
+            run.context, run.settings, tasks, name=name, resources_id=resources_id, size=size, causes=run.causes
+        )
+        run.progress.spend(phase, time.perf_counter() - started)
         return evaluation
 
 

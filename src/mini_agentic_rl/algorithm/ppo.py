@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..policy import (
     LearnerSettings,
     Loss,
     LossInputs,
+    LossOutputs,
     Policy,
     PolicyError,
     SeenTerms,
@@ -33,7 +34,7 @@ from .advantages import explained_variance, generalized_advantages, uncompared, 
 from .batch import TrainingBatch, k1, make_batch, overlong_penalty, pack_trajectories
 from .groups import Group, Trajectory, group_metrics, turn_numbers
 from .losses import Floats, term_weights
-from .policy_gradient import PPOLoss, ValueLoss, as_tensor, loss_of, means, prepare_inputs
+from .policy_gradient import PolicyGradientLoss, as_tensor, loss_of, means, prepare_inputs
 from .reinforcement import ReinforcementLearning
 from .settings import PPOSettings
 from .state import Objective
@@ -115,11 +116,50 @@ class PPOObjective(Objective):
             return metrics
         metrics["tree/tokens"] = float(batch.packed.token_count)
         seen, version = SeenTerms(batch.packed.term_count), learner.version
-        critic_alone = self._updates[adapter] < settings.value_warmup_steps
-        metrics |= _learn(learner, batch, settings, adapter, seen, critic_alone=critic_alone)
+        metrics |= self._take_steps(adapter, batch, seen)
         self.note_seen(batch, version, seen)
         self._updates[adapter] += 1
         return metrics
+
+    def _take_steps(self, adapter: str, batch: TrainingBatch, seen: SeenTerms) -> dict[str, float]:
+        """Take all steps on one batch; return the means of their metrics, but the mismatch of the first.
+
+        `seen` is filled with the numbers of the first pass at each term. Later minibatches of that pass are computed by
+        weights that the earlier ones have moved.
+        """
+        settings, learner = self._settings, self.learners[adapter]
+        policy, value = loss_of(settings), ValueLoss(settings.value_clip)
+        critic_alone = self._updates[adapter] < settings.value_warmup_steps
+        loss: Loss = value if critic_alone else PPOLoss(policy, value, settings.value_coef)
+        lengths = [trajectory.trained_tokens for trajectory in batch.trajectories]
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        inputs, _ = prepare_inputs(learner, batch.packed, policy, settings, batch.inputs)
+        inputs, metrics = with_advantages(learner, batch, inputs, settings)
+        steps: list[dict[str, float]] = []
+        for epoch in range(settings.epochs_per_batch):
+            seed = derive_seed(settings.seed, "minibatches", adapter, learner.head_steps, epoch)
+            for chosen in minibatches(len(lengths), settings.minibatches, seed):
+                packed = pack_trajectories([batch.trajectories[n] for n in chosen])
+                terms = np.concatenate([np.arange(starts[n], starts[n + 1]) for n in chosen])
+                weights = term_weights(
+                    [lengths[n] for n in chosen], settings.loss_aggregation, settings.max_trajectory_tokens
+                )
+                part_inputs = replace(inputs.select(terms), weights_S=torch.from_numpy(weights[packed.trajectory_S]))
+                part = SeenTerms(packed.term_count)
+                bonus = "entropy_gradient" in policy.needs
+                sums = learner.forward_backward(packed, loss, part_inputs, entropy_gradient=bonus, seen=part)
+                if epoch == 0:
+                    seen.take_part(terms, part)
+                taken = (
+                    learner.value_step()
+                    if critic_alone
+                    else learner.bounded_step(packed, packed.term_count, settings.max_update_kl, part)
+                )
+                steps.append(means(sums) | taken)
+        names = sorted({name for step in steps for name in step})
+        mean_of_steps = {name: float(np.mean([step[name] for step in steps if name in step])) for name in names}
+        mismatch = {name: value for name, value in steps[0].items() if name.startswith("mismatch/")}
+        return metrics | mean_of_steps | mismatch
 
     def save_state(self, folder: Path) -> None:
         critics = folder / _FOLDER
@@ -136,63 +176,12 @@ class PPOObjective(Objective):
             learner.load_head(folder / _FOLDER / f"{adapter}.pt")
 
 
-def _learn(
-    learner: ValueLearner,
-    batch: TrainingBatch,
-    settings: PPOSettings,
-    adapter: str,
-    seen: SeenTerms,
-    *,
-    critic_alone: bool,
-) -> dict[str, float]:
-    """Take all steps on one batch; return the means of their metrics, but the mismatch of the first.
-
-    `seen` is filled with the numbers of the first pass at each term. Later minibatches of that pass are computed by
-    weights that the earlier ones have moved.
-    """
-    policy, value = loss_of(settings), ValueLoss(settings.value_clip)
-    loss: Loss = value if critic_alone else PPOLoss(policy, value, settings.value_coef)
-    trajectories = list({id(call.trajectory): call.trajectory for call in batch.calls}.values())
-    lengths = [trajectory.trained_tokens for trajectory in trajectories]
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    inputs, _ = prepare_inputs(learner, batch.packed, policy, settings, batch.inputs)
-    inputs, metrics = _with_advantages(learner, batch, inputs, trajectories, lengths, settings)
-    steps: list[dict[str, float]] = []
-    for epoch in range(settings.epochs_per_batch):
-        seed = derive_seed(settings.seed, "minibatches", adapter, learner.head_steps, epoch)
-        for chosen in minibatches(len(trajectories), settings.minibatches, seed):
-            packed = pack_trajectories([trajectories[n] for n in chosen])
-            terms = np.concatenate([np.arange(starts[n], starts[n + 1]) for n in chosen])
-            weights = term_weights(
-                [lengths[n] for n in chosen], settings.loss_aggregation, settings.max_trajectory_tokens
-            )
-            part_inputs = replace(inputs.select(terms), weights_S=torch.from_numpy(weights[packed.trajectory_S]))
-            part = SeenTerms(packed.term_count)
-            bonus = "entropy_gradient" in policy.needs
-            sums = learner.forward_backward(packed, loss, part_inputs, entropy_gradient=bonus, seen=part)
-            if epoch == 0:
-                seen.take_part(terms, part)
-            taken = (
-                learner.value_step()
-                if critic_alone
-                else learner.bounded_step(packed, packed.term_count, settings.max_update_kl, part)
-            )
-            steps.append(means(sums) | taken)
-    names = sorted({name for step in steps for name in step})
-    mean_of_steps = {name: float(np.mean([step[name] for step in steps if name in step])) for name in names}
-    mismatch = {name: value for name, value in steps[0].items() if name.startswith("mismatch/")}
-    return metrics | mean_of_steps | mismatch
-
-
-def _with_advantages(
-    learner: ValueLearner,
-    batch: TrainingBatch,
-    inputs: LossInputs,
-    trajectories: Sequence[Trajectory],
-    lengths: Sequence[int],
-    settings: PPOSettings,
+def with_advantages(
+    learner: ValueLearner, batch: TrainingBatch, inputs: LossInputs, settings: PPOSettings
 ) -> tuple[LossInputs, dict[str, float]]:
     """Return the inputs with advantages, old values and returns at every term, and metrics about them."""
+    trajectories = batch.trajectories
+    lengths = [trajectory.trained_tokens for trajectory in trajectories]
     metrics: dict[str, float] = {}
     values_S = learner.values(batch.packed).double().cpu().numpy()
     rewards = [token_rewards(trajectory, per_turn=settings.credit == "per_turn") for trajectory in trajectories]
@@ -255,3 +244,47 @@ def minibatches(count: int, parts: int, seed: int) -> Iterator[list[int]]:
     order = np.random.default_rng(seed).permutation(count)
     for part in np.array_split(order, min(parts, count)):
         yield sorted(int(index) for index in part)
+
+
+@dataclass(frozen=True)
+class ValueLoss:
+    """The critic alone: the weighted sum of its squared errors, with the clipping of the policy's ratio applied to
+    values. It is in the authors' implementation of Schulman et al. 2017, and written down by Engstrom et al. 2020
+    (arXiv:2005.12729, section 3).
+
+        1/2 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2)
+
+    A `clip` of None leaves 1/2 (V - R)^2.
+    """
+
+    clip: float | None = 0.2
+
+    def __call__(self, inputs: LossInputs) -> LossOutputs:
+        values_S, old_S, returns_S = inputs.values_S, inputs.old_values_S, inputs.returns_S
+        if values_S is None:
+            raise ValueError("the value loss needs a learner with a critic: Policy.value_learner")
+        if old_S is None or returns_S is None:
+            raise ValueError("the value loss needs the inputs old_values_S and returns_S")
+        weights_S, errors_S = inputs.weights_S, (values_S - returns_S).square()
+        metrics = {"weight": weights_S.sum()}
+        if self.clip is not None:
+            clipped_S = torch.minimum(torch.maximum(values_S, old_S - self.clip), old_S + self.clip)
+            errors_S = torch.maximum(errors_S, (clipped_S - returns_S).square())
+            outside_S = (values_S.detach() - old_S).abs() > self.clip
+            metrics["value/clip_fraction"] = (weights_S * outside_S).sum()
+        loss = (weights_S * errors_S / 2).sum()
+        return LossOutputs(loss, metrics | {"value/loss": loss.detach()})
+
+
+@dataclass(frozen=True)
+class PPOLoss:
+    """policy + coefficient * value (Schulman et al. 2017, equation 9, the entropy bonus being part of `policy`). Both
+    are sums of terms with the same weights, so chunks add up."""
+
+    policy: PolicyGradientLoss
+    value: ValueLoss
+    coefficient: float = 0.5
+
+    def __call__(self, inputs: LossInputs) -> LossOutputs:
+        policy, value = self.policy(inputs), self.value(inputs)
+        return LossOutputs(policy.loss + self.coefficient * value.loss, {**value.metrics, **policy.metrics})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -243,11 +243,18 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
         self.progress, self.evaluations = RunProgress(), []
         self.train_dataset = train_dataset
         started = time.perf_counter()
+        launch = launched()
+        if launch is None and self._ranks.shard:
+            raise PolicyError(
+                "one rank has nobody to share the base with: start several, as with torchrun --nproc-per-node 2",
+                setting="shard",
+            )
+        lead = None if launch is None else partial(RankedPolicy.lead, launch, self._ranks, self.configuration)
         load = partial(
             ServedPolicy.load,
             self._model,
             self._tokenizer,
-            make=self._maker(launched()),
+            make=lead or Policy.load,
             sampler=self._sampler,
             least_context=self.settings.max_new_tokens,
             note=self.context.logger.note,
@@ -276,17 +283,6 @@ class ReinforcementLearning(Algorithm, Generic[SettingsT]):
             "seed": derive_seed(self.settings.seed, "adapter"),
             **self._load_options,
         }
-
-    def _maker(self, launch: Launch | None) -> Callable[..., Policy]:
-        """Return the constructor of the policy, on one rank or as the first of several."""
-        if launch is None:
-            if self._ranks.shard:
-                raise PolicyError(
-                    "one rank has nobody to share the base with: start several, as with torchrun --nproc-per-node 2",
-                    setting="shard",
-                )
-            return Policy.load
-        return partial(RankedPolicy.lead, launch, self._ranks, self.configuration)
 
 
 def refuse_misplaced(names: Iterable[str], known: Collection[str]) -> None:

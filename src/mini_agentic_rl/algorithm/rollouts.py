@@ -97,6 +97,11 @@ class FinishedRollout:
         return "no reward: neither the agent nor a hook gave one" if self.reward is None else None
 
     @property
+    def without_call(self) -> str | None:
+        """The reason for which it is measured by its reward alone; None if it made a call, or cannot be measured."""
+        return None if self.unscored or self.records or self.untrained_calls else _NO_CALL
+
+    @property
     def untrainable(self) -> str | None:
         """The reason for which it cannot be trained; None if it can."""
         if self.rollout.status != "succeeded" and not self.counts_as_zero:
@@ -184,38 +189,38 @@ async def cancel_leftovers(store: LightningStore) -> int:
     return len(leftovers)
 
 
-def count_untrainable(rollouts: Sequence[FinishedRollout], *, causes: CountedCauses | None = None) -> Counter[str]:
-    """Count the rollouts that cannot be trained, by reason; log reasons that are not among the `causes` of the run
-    yet."""
-    return _count(rollouts, [finished.untrainable for finished in rollouts], "not trained", causes)
-
-
-def count_unscored(rollouts: Sequence[FinishedRollout], *, causes: CountedCauses | None = None) -> Counter[str]:
-    """Count the rollouts that cannot be measured, by reason; log reasons that are not among the `causes` of the run
-    yet, and rollouts without any call."""
-    without_call = [
-        _NO_CALL if not (finished.unscored or finished.records or finished.untrained_calls) else None
-        for finished in rollouts
-    ]
-    _count(rollouts, without_call, "are measured by their reward alone", causes)
-    return _count(rollouts, [finished.unscored for finished in rollouts], "count as wrong", causes)
-
-
-def _count(
-    rollouts: Sequence[FinishedRollout], reasons: Sequence[str | None], consequence: str, causes: CountedCauses | None
+def count_reasons(
+    rollouts: Sequence[FinishedRollout],
+    reason_of: Callable[[FinishedRollout], str | None],
+    consequence: str,
+    causes: CountedCauses | None,
 ) -> Counter[str]:
-    by_kind: dict[str, list[tuple[str, str]]] = {}
-    for finished, why in zip(rollouts, reasons, strict=True):
+    """Count the rollouts that have a reason, by reason; log reasons that are not among the `causes` of the run yet.
+
+    Args:
+        consequence: what follows for these rollouts, for the log.
+    """
+    counts: Counter[str] = Counter()
+    by_kind: dict[str, tuple[str, list[str]]] = {}
+    for finished in rollouts:
+        why = reason_of(finished)
         if why is not None:
-            by_kind.setdefault(CountedCauses.kind(why), []).append((why, finished.rollout.rollout_id))
+            counts[why] += 1
+            by_kind.setdefault(CountedCauses.kind(why), (why, []))[1].append(finished.rollout.rollout_id)
     known = CountedCauses() if causes is None else causes
-    for alike in by_kind.values():
-        reason, ids = alike[0][0], [rollout_id for _, rollout_id in alike]
-        if not known.add(reason, len(ids)):
-            continue
-        shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
-        logger.warning("%d of %d rollouts %s: %s (%s)", len(ids), len(rollouts), consequence, reason, shown)
-    return Counter(why for why in reasons if why is not None)
+    for reason, ids in by_kind.values():
+        if known.add(reason, len(ids)):
+            shown = ", ".join(ids[:_SHOWN_IDS]) + (", ..." if len(ids) > _SHOWN_IDS else "")
+            logger.warning("%d of %d rollouts %s: %s (%s)", len(ids), len(rollouts), consequence, reason, shown)
+    return counts
+
+
+def counted_causes(reasons: Mapping[str, int]) -> CountedCauses:
+    """Return reasons with their counts, those that differ only in numbers or ids together."""
+    causes = CountedCauses()
+    for reason, count in reasons.items():
+        causes.add(reason, count)
+    return causes
 
 
 def refuse_failed(rollouts: Sequence[FinishedRollout]) -> None:
@@ -224,12 +229,9 @@ def refuse_failed(rollouts: Sequence[FinishedRollout]) -> None:
     Raises:
         RunFailedError: all of them failed; the message has the most frequent reason.
     """
-    causes = CountedCauses()
-    for finished in rollouts:
-        if finished.unscored is not None:
-            causes.add(finished.unscored)
-    if rollouts and causes.counts.total() == len(rollouts):
-        raise RunFailedError(every(len(rollouts), "rollout"), causes.counts)
+    reasons = Counter(finished.unscored for finished in rollouts if finished.unscored is not None)
+    if rollouts and reasons.total() == len(rollouts):
+        raise RunFailedError(every(len(rollouts), "rollout"), counted_causes(reasons).counts)
 
 
 async def _finished(store: LightningStore, rollout: Rollout, trained: TrainedCalls) -> FinishedRollout:
@@ -340,9 +342,3 @@ def last_text(finished: FinishedRollout) -> str | None:
     rows = TraceToMessages().adapt(finished.spans)
     content = rows[-1]["messages"][-1].get("content") if rows and rows[-1]["messages"] else None
     return content if isinstance(content, str) and content.strip() else None
-
-
-def same_answer_share(rollouts: Sequence[FinishedRollout]) -> float:
-    """Return the share of rollouts that ended with the most frequent last message; 0 if none ended with a text."""
-    texts = Counter(text for finished in rollouts if (text := last_text(finished)) is not None)
-    return max(texts.values(), default=0) / max(1, len(rollouts))

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from ..adapter import TracerTraceToTriplet, TrainedCalls, count_tool_calls
+from ..adapter import count_tool_calls
 from ..errors import RunFailedError
-from ..logging import CountedCauses
 from ..metrics import IDLE, IdleCause, MetricsLogger, counted, every, idle_cause, latest, percent
-from ..semconv import SAMPLING_SEED
-from ..types import EnqueueRolloutRequest, Rollout
-from .base import AlgorithmContext
-from .groups import Group, by_adapter
-from .rollouts import FinishedRollout, count_untrainable, rollout_config, run_rollouts, same_answer_share
-from .settings import LoopSettings
+from ..types import Rollout
+from .groups import Group, groups_of, reward_metrics, rollouts_of
+from .rollouts import FinishedRollout, count_reasons, counted_causes, last_text, run_rollouts
 from .state import RunState
 from .tasks import TaskDraws, derive_seed
+
+logger = logging.getLogger(__name__)
 
 SECONDS_BETWEEN_NOTES = 60.0
 """Seconds between two notes of how many rollouts of a long step have ended."""
@@ -41,7 +40,7 @@ class SampledStep:
     """By adapter: one group a task, with the rollouts that can be trained."""
     rows: Sequence[int]
     """Row of the task of each group."""
-    untrained: dict[str, int]
+    untrained: Mapping[str, int]
     """Rollouts that gave nothing to train on, by reason."""
     rollouts: int
     """Number of rollouts."""
@@ -78,7 +77,6 @@ class StepSampler:
         step = run.progress.step
         rows: list[int] = []
         await run.served.publish()
-        trained = trained_calls(run.context, run.served.trained_models)
         finished: list[FinishedRollout] = []
         rounds, missing, tail_seconds = 0, settings.tasks_per_step, 0.0
         while True:
@@ -86,10 +84,8 @@ class StepSampler:
             first = step * settings.tasks_per_step + run.progress.extra_tasks
             rows += self._tasks.draw(missing, step=step, first=first, drawn=rows)
             requests = [
-                training_request(
-                    settings,
-                    run.dataset[row],
-                    run.train_resources,
+                run.training_request(
+                    row,
                     step=step,
                     group=f"{step}/{index}",
                     seed=derive_seed(settings.seed, "rollout", step, index, sample),
@@ -99,22 +95,23 @@ class StepSampler:
             ]
             on_progress = _progress_notes(run.logger, f"step {step + 1}", len(requests))
             started = time.perf_counter()
-            ended = await run_rollouts(run.store, requests, on_progress, trained)
+            ended = await run_rollouts(run.store, requests, on_progress, run.trained)
             tail_seconds += tail_of([f.rollout for f in ended], time.perf_counter() - started)
             finished += [as_zero(f) for f in ended] if settings.on_failure == "zero" else ended
-            sampled = step_of(run, finished, rows, step)
             rounds += 1
-            signals = [map(self._has_signal, groups) for groups in sampled.groups.values()]
+            if not settings.dynamic_sampling or rounds == settings.max_sampling_rounds:
+                break
+            groups = groups_of(finished, step, run.models, settings)
+            signals = [map(self._has_signal, of_adapter) for of_adapter in groups.values()]
             missing = settings.tasks_per_step - sum(map(any, zip(*signals, strict=True)))
-            if not settings.dynamic_sampling or missing <= 0 or rounds == settings.max_sampling_rounds:
+            if missing <= 0:
                 break
         self._drawn = len(rows)
+        sampled = step_of(run, finished, rows)
         sampled.metrics["seconds/tail"] = tail_seconds
         if settings.dynamic_sampling:
             sampled.metrics["sampling/rounds"] = float(rounds)
-        return replace(
-            sampled, untrained=dict(count_untrainable(finished, causes=run.causes) + Counter(sampled.untrained))
-        )
+        return sampled
 
     def learnt(self, sampled: SampledStep) -> None:
         """Update the data cursor and the curriculum in the run's progress, in the turn in which the weights change."""
@@ -129,67 +126,57 @@ class StepSampler:
         """Do nothing: all that was sampled is learnt."""
 
 
-def step_of(run: RunState, finished: Sequence[FinishedRollout], rows: Sequence[int], step: int) -> SampledStep:
-    """Return finished rollouts, `samples_per_prompt` of each row, as a step. `untrained` has only the reasons that
-    concern single adapters: those of whole rollouts are counted when the step is complete (`count_untrainable`).
+def step_of(run: RunState, finished: Sequence[FinishedRollout], rows: Sequence[int]) -> SampledStep:
+    """Return finished rollouts, `samples_per_prompt` of each row, as the run's next step; log new reasons for which
+    rollouts are not trained.
 
     `rollout/tool_calls` is the mean number of LLM calls that were answered by a tool call, over the rollouts that
-    offered tools; it is absent if none did.
+    offered tools; it is absent if none did. `rollout/same_answer` is the share of rollouts that ended with the most
+    frequent last message.
     """
     size = run.settings.samples_per_prompt
-    groups, unrewarded, adapter_metrics = by_adapter(
-        finished, step, run.served.trained_models, run.settings, run.causes
-    )
+    untrained = count_reasons(finished, lambda rollout: rollout.untrainable, "not trained", run.causes)
+    usable = [f for f in finished if f.untrainable is None]
     rewards: dict[int, list[float]] = {}
-    for index, row in enumerate(rows):
-        usable = (f for f in finished[index * size : (index + 1) * size] if f.untrainable is None)
-        rewards.setdefault(row, []).extend(f.reward for f in usable if f.reward is not None)
+    for row, rollout in zip(np.repeat(rows, size).tolist(), finished, strict=True):
+        if rollout.untrainable is None and rollout.reward is not None:
+            rewards.setdefault(row, []).append(rollout.reward)
+    answers = Counter(text for f in finished if (text := last_text(f)) is not None)
     tool_calls = [count for f in finished if (count := count_tool_calls(f.spans)) is not None]
     metrics = {"rollout/tool_calls": float(np.mean(tool_calls))} if tool_calls else {}
     metrics |= {
-        "rollout/same_answer": same_answer_share(finished),
+        "rollout/same_answer": max(answers.values(), default=0) / max(1, len(finished)),
         "rollout/count": float(len(finished)),
         "rollout/unrewarded": float(sum(f.reward is None and f.rollout.status == "succeeded" for f in finished)),
         "rollout/failed": float(sum(f.rollout.status == "failed" for f in finished)),
         "rollout/retried": float(sum(f.attempts > 1 for f in finished)),
         "rollout/zeroed": float(sum(f.counts_as_zero for f in finished)),
         "rollout/over_budget": float(sum(f.over_budget is not None for f in finished)),
-        "rollout/dropped": float(sum(f.untrainable is not None for f in finished)),
+        "rollout/dropped": float(len(finished) - len(usable)),
         "rollout/calls_left_out": float(sum(f.calls_left_out for f in finished)),
     }
+    groups = groups_of(finished, run.progress.step, run.models, run.settings)
+    if len(groups) > 1:
+        metrics |= reward_metrics(
+            [f.reward or 0.0 for f in usable], [{} if f.counts_as_zero else f.dimensions for f in usable]
+        )
+        for adapter in groups:
+            without_calls = sum(not f.records for f in rollouts_of(adapter, finished, run.models))
+            metrics[f"{adapter}/rollout/without_calls"] = float(without_calls)
+            unrewarded = sum(bool(f.records) and f.reward is None for f in rollouts_of(adapter, usable, run.models))
+            if unrewarded:
+                reason = f"no reward for {adapter!r}: all were given to other adapters by name"
+                if run.causes.add(reason, unrewarded):
+                    logger.warning("%d of %d rollouts not trained: %s", unrewarded, len(finished), reason)
+                untrained[reason] = unrewarded
     return SampledStep(
         groups=groups,
-        rows=list(rows),
-        untrained=dict(unrewarded),
+        rows=rows,
+        untrained=untrained,
         rollouts=len(finished),
-        trainable=sum(f.untrainable is None for f in finished),
-        mean_rewards={row: float(np.mean(values)) for row, values in rewards.items() if values},
-        metrics=metrics | adapter_metrics,
-    )
-
-
-def trained_calls(context: AlgorithmContext, models: Collection[str]) -> TrainedCalls:
-    """Return which calls train the policy that is served under the names `models`: its own, under the filters of the
-    agent and the adapter."""
-    adapter = context.adapter
-    filters = {
-        "trained_agents": context.trained_agents,
-        "agent_match": adapter.agent_match if isinstance(adapter, TracerTraceToTriplet) else None,
-    }
-    agents = {setting: pattern for setting, pattern in filters.items() if pattern is not None}
-    return TrainedCalls(agents=agents, models=frozenset(models))
-
-
-def training_request(
-    settings: LoopSettings, task: Any, resources_id: str, *, step: int, group: str, seed: int, **metadata: Any
-) -> EnqueueRolloutRequest:
-    """Return the request for a training rollout of a task, with further `metadata`."""
-    return EnqueueRolloutRequest(
-        input=task,
-        mode="train",
-        resources_id=resources_id,
-        config=rollout_config(settings.rollout_timeout, settings.on_failure, settings.max_attempts),
-        metadata={"step": step, "group": group, SAMPLING_SEED: seed, **metadata},
+        trainable=len(usable),
+        mean_rewards={row: float(np.mean(values)) for row, values in rewards.items()},
+        metrics=metrics,
     )
 
 
@@ -277,7 +264,7 @@ class LostSteps:
 
     def __init__(self) -> None:
         self._steps = 0
-        self._causes = CountedCauses()
+        self._untrained: Counter[str] = Counter()
 
     def after_step(self, sampled: SampledStep) -> None:
         """Count the lost rollouts of a step.
@@ -286,31 +273,21 @@ class LostSteps:
             RunFailedError: no rollout of the last 3 steps or more could be trained, 24 rollouts or more.
         """
         if sampled.trainable:
-            self._steps, self._causes = 0, CountedCauses()
+            self._steps, self._untrained = 0, Counter()
             return
         self._steps += 1
-        _add(self._causes, sampled.untrained)
-        lost = self._causes.counts.total()
+        self._untrained.update(sampled.untrained)
+        lost = self._untrained.total()
         if self._steps >= _HOPELESS_STEPS and lost >= _HOPELESS_ROLLOUTS:
-            raise RunFailedError(f"{every(lost, 'rollout')} of {latest(self._steps, 'step')}", self._causes.counts)
-
-
-def failure(rollouts: int, untrained: Mapping[str, int]) -> RunFailedError:
-    """Return the error of a run of which no rollout could be trained, for these reasons."""
-    return RunFailedError(f"{every(rollouts, 'rollout')} of the training", _add(CountedCauses(), untrained).counts)
+            steps = latest(self._steps, "step")
+            raise RunFailedError(f"{every(lost, 'rollout')} of {steps}", counted_causes(self._untrained).counts)
 
 
 def untrained_in_all(rollouts: int, untrained: Mapping[str, int]) -> str | None:
     """Return how many rollouts of a run were not trained, and why most of them; None if all were."""
-    causes = _add(CountedCauses(), untrained)
+    causes = counted_causes(untrained)
     if not causes.counts:
         return None
     reason, count = causes.counts.most_common(1)[0]
     most = "" if len(causes.counts) == 1 else f"; {count} of them"
     return f"{causes.counts.total()} of {counted(rollouts, 'rollout')} were not trained{most}: {reason}"
-
-
-def _add(causes: CountedCauses, reasons: Mapping[str, int]) -> CountedCauses:
-    for reason, count in reasons.items():
-        causes.add(reason, count)
-    return causes

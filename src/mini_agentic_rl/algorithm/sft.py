@@ -45,9 +45,9 @@ from ..types import Dataset
 from .batch import Imitated
 from .checkpoint import Checkpointing
 from .groups import Group
-from .measure import evaluate_policy
+from .measure import evaluate
 from .rollouts import Evaluation
-from .settings import GRPOSettings, Messages, WarmStart
+from .settings import GRPOSettings, WarmStart
 from .state import RunState
 from .tasks import derive_seed, kinds_of, task_order
 
@@ -87,8 +87,9 @@ async def _warm_up_adapter(run: RunState, checkpointing: Checkpointing, adapter:
     # From the end of the first epoch, so that reinforcement learning begins with tasks not imitated.
     order = task_order(run.settings.seed, len(dataset), 0, kinds_of(dataset))
     conversations = warm_start.conversations([dataset[row] for row in order[-settings.examples :]])
-    trees = conversation_trees(server.renderer, conversations, warm_start.tools, settings.batch_size)
-    steps, taken = len(trees), progress.imitated.get(adapter, 0)
+    records = [server.renderer.conversation_to_records(messages, warm_start.tools) for messages in conversations]
+    batches = [records[start : start + settings.batch_size] for start in range(0, len(records), settings.batch_size)]
+    steps, taken = len(batches), progress.imitated.get(adapter, 0)
     if taken == steps or progress.readiness.get(adapter, {}).get("ready"):
         return
     options = LearnerSettings(
@@ -107,14 +108,14 @@ async def _warm_up_adapter(run: RunState, checkpointing: Checkpointing, adapter:
     run.logger.phase(phase, steps)
     run.logger.advance(taken)
 
-    def learn(tree: TokenTree) -> dict[str, float]:
+    def learn(batch: Sequence[Sequence[CompletionRecord]]) -> dict[str, float]:
         """Take a step and count it: an interruption may not come in between."""
-        metrics = imitate(learner, tree)
+        metrics = imitate(learner, TokenTree.of(batch))
         progress.imitated[adapter] = progress.imitated.get(adapter, 0) + 1
         return metrics
 
-    for step, tree in enumerate(trees[taken:], start=taken + 1):
-        metrics = await run.policy.learn_async(partial(learn, tree))
+    for step, batch in enumerate(batches[taken:], start=taken + 1):
+        metrics = await run.policy.learn_async(partial(learn, batch))
         run.logger.advance()
         run.log({run.named(adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
         progress.spend("sft", time.perf_counter() - started)
@@ -141,28 +142,23 @@ async def _probe(run: RunState, adapter: str, tasks: Sequence[Any], step: int) -
     """Try some tasks several times after a step of the warm-up; log the result and keep it in the run's progress."""
     started = time.perf_counter()
     name, seed = f"probe, step {step} of the warm-up", derive_seed(run.settings.seed, "probe", step)
-    readiness = readiness_of(
-        await evaluate_policy(run, tasks, name=name, resources_id=run.train_resources, samples=TRIES, seed=seed)
+    await run.served.publish()
+    evaluation = await evaluate(
+        run.context,
+        run.settings,
+        tasks,
+        name=name,
+        resources_id=run.train_resources,
+        samples=TRIES,
+        seed=seed,
+        causes=run.causes,
     )
+    readiness = readiness_of(evaluation)
     metrics = {"pass_1": readiness.pass_1, f"pass_{TRIES}": readiness.pass_n, "choice_entropy": readiness.entropy}
     run.log({run.named(adapter, f"{SFT}{name}"): value for name, value in metrics.items()}, step=step)
     run.progress.spend("probes", time.perf_counter() - started)
     run.progress.readiness[adapter] = asdict(readiness) | {"ready": readiness.ends_warm_up}
     return readiness
-
-
-def conversation_trees(
-    renderer: ChatRenderer, conversations: Sequence[Messages], tools: Sequence[dict[str, Any]], batch_size: int
-) -> list[TokenTree]:
-    """Return one tree for each optimizer step, with `batch_size` conversations in it."""
-    trees = []
-    for start in range(0, len(conversations), batch_size):
-        tree = TokenTree()
-        for index, messages in enumerate(conversations[start : start + batch_size]):
-            for record in renderer.conversation_to_records(messages, tools):
-                tree.insert(record, index)
-        trees.append(tree)
-    return trees
 
 
 def imitate(learner: Learner, tree: TokenTree) -> dict[str, float]:
@@ -238,14 +234,7 @@ def readiness_of(evaluation: Evaluation) -> Readiness:
     """Return the readiness that a measurement with several samples of each task shows."""
     tries, count = evaluation.samples, len(evaluation.rollouts)
     groups = [evaluation.rollouts[first : first + tries] for first in range(0, count, tries)]
-    trees = []
-    for group in groups:
-        tree = TokenTree()
-        for number, finished in enumerate(group):
-            for record in finished.records:
-                tree.insert(record, number)
-        trees.append(tree)
-    packed = pack(trees)
+    packed = pack([TokenTree.of(finished.records for finished in group) for group in groups])
     solved = evaluation.correct
     kinds = kinds_of([group[0].rollout.input for group in groups]) or []
     right_kinds = {kind for kind, right in zip(kinds, solved, strict=False) if right}

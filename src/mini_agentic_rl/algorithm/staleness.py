@@ -25,20 +25,18 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..logging import CountedCauses
 from ..metrics import counted
 from ..tokens import CompletionRecord
 from ..types import Rollout
 from . import sampling
-from .groups import Group, by_adapter
+from .groups import Group, groups_of
 from .losses import Ints
-from .rollouts import UNTRAINED_KEY, FinishedRollout, count_untrainable, read_rollouts
+from .rollouts import UNTRAINED_KEY, FinishedRollout, read_rollouts
 from .sampling import SampledStep
 from .state import RunState
 from .tasks import TaskDraws, derive_seed
@@ -90,7 +88,6 @@ class AheadSampler:
         """`has_signal` returns True if a group can change an adapter."""
         self._run = run
         self._has_signal = has_signal
-        self._models = run.served.trained_models
         self._tasks = TaskDraws(run.settings, run.dataset, run.progress)
         self._groups: dict[int, AheadGroup] = {}
         self._restored_at = dict(run.policy.model.versions)
@@ -109,10 +106,8 @@ class AheadSampler:
         run = self._run
         self._batch = await self._take()
         finished = [f for group in self._batch for f in group.finished]
-        sampled = sampling.step_of(run, finished, [group.row for group in self._batch], run.progress.step)
-        untrained = count_untrainable(finished, causes=run.causes) + Counter(sampled.untrained)
-        self._ages = token_ages([f for f in finished if f.untrainable is None], run.progress.updates, self._models)
-        return replace(sampled, untrained=dict(untrained))
+        self._ages = token_ages([f for f in finished if f.untrainable is None], run.progress.updates, run.models)
+        return sampling.step_of(run, finished, [group.row for group in self._batch])
 
     def learnt(self, sampled: SampledStep) -> None:
         """Remove the batch from the queue and note the new versions, in the turn in which the weights change."""
@@ -228,10 +223,8 @@ class AheadSampler:
         step, index = divmod(number, settings.tasks_per_step)
         versions = dict(run.policy.model.versions)
         requests = [
-            sampling.training_request(
-                settings,
-                run.dataset[row],
-                run.train_resources,
+            run.training_request(
+                row,
                 step=step,
                 group=f"{step}/{index}",
                 seed=derive_seed(settings.seed, "rollout", step, index, sample),
@@ -261,7 +254,7 @@ class AheadSampler:
 
     async def _read(self, group: AheadGroup) -> None:
         run, settings = self._run, self._run.settings
-        finished = await read_rollouts(run.store, group.rollouts, sampling.trained_calls(run.context, self._models))
+        finished = await read_rollouts(run.store, group.rollouts, run.trained)
         if len(finished) < len(group.rollouts):
             logger.warning("group %d is not learnt: the store has lost rollouts of it", group.number)
             self._forget(group)
@@ -269,12 +262,12 @@ class AheadSampler:
         if settings.on_failure == "zero":
             finished = [sampling.as_zero(rollout) for rollout in finished]
         group.finished = [
-            from_lost_weights(f, self._restored_at, self._models) if f.rollout.rollout_id in group.restored else f
+            from_lost_weights(f, self._restored_at, run.models) if f.rollout.rollout_id in group.restored else f
             for f in finished
         ]
         if settings.dynamic_sampling:
             alone = settings.model_copy(update={"samples_per_prompt": len(finished)})
-            groups, _, _ = by_adapter(finished, run.progress.step, self._models, alone, CountedCauses())
+            groups = groups_of(finished, run.progress.step, run.models, alone)
             group.has_signal = any(
                 self._has_signal(of_task) for per_adapter in groups.values() for of_task in per_adapter
             )
@@ -283,7 +276,7 @@ class AheadSampler:
         """Drop complete groups with tokens that are too old for the next update, and log it."""
         run, most = self._run, self._run.settings.max_staleness
         for group in [group for group in self._groups.values() if group.complete]:
-            if token_ages(group.finished, run.progress.updates, self._models).max(initial=0) <= most:
+            if token_ages(group.finished, run.progress.updates, run.models).max(initial=0) <= most:
                 continue
             reason = f"too old: sampled by weights of more than `max_staleness={most}` updates before"
             size = len(group.finished)

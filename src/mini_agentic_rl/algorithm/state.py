@@ -14,17 +14,19 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..adapter import TracerTraceToTriplet, TrainedCalls
 from ..gateway import ServedPolicy
 from ..logging import CountedCauses
 from ..metrics import MetricsLogger
 from ..policy import Learner, LearnerSettings, SeenTerms
+from ..semconv import SAMPLING_SEED
 from ..store import LightningStore
 from ..tokens import CompletionRecord
-from ..types import Dataset, NamedResources
+from ..types import Dataset, EnqueueRolloutRequest, NamedResources
 from .base import AlgorithmContext
 from .batch import TrainingBatch
 from .groups import Group
-from .rollouts import Evaluation
+from .rollouts import Evaluation, rollout_config
 from .settings import LoopSettings, WarmStart
 
 LONG_ANSWERS: Final = 4
@@ -121,8 +123,8 @@ class Objective:
         """Keep the numbers of a batch's first pass for `take_seen`."""
         end = 0
         for call in batch.calls:
-            begin, end = end, end + call.record.trained_tokens
-            self._seen.append(SeenCall(call.record, version, seen.logprobs_S[begin:end], seen.entropy_S[begin:end]))
+            begin, end = end, end + call.trained_tokens
+            self._seen.append(SeenCall(call, version, seen.logprobs_S[begin:end], seen.entropy_S[begin:end]))
 
     def take_seen(self) -> Sequence[SeenCall]:
         """Return the calls that were trained since the last call of this method."""
@@ -168,6 +170,18 @@ class RunState:
         self.served = served
         self.policy = served.policy
         self.resources = resources
+        self.models = served.trained_models
+        """The adapter that learns from the calls to each served model."""
+        adapter = self.context.adapter
+        filters = {
+            "trained_agents": self.context.trained_agents,
+            "agent_match": adapter.agent_match if isinstance(adapter, TracerTraceToTriplet) else None,
+        }
+        self.trained = TrainedCalls(
+            agents={setting: pattern for setting, pattern in filters.items() if pattern is not None},
+            models=frozenset(self.models),
+        )
+        """The LLM calls that are trained: those of the served model, under the filters of the agent and the adapter."""
         self.dataset: Dataset[Any] = () if train_dataset is None else train_dataset
         """The training tasks."""
         self.val_dataset = val_dataset
@@ -206,6 +220,19 @@ class RunState:
         self.val_resources = await add(0.0)
         if self.warms_up:
             self.long_answer_resources = await add(0.0, LONG_ANSWERS)
+
+    def training_request(
+        self, row: int, /, *, step: int, group: str, seed: int, **metadata: Any
+    ) -> EnqueueRolloutRequest:
+        """Return the request for a training rollout of the task in a row, with further `metadata`."""
+        settings = self.settings
+        return EnqueueRolloutRequest(
+            input=self.dataset[row],
+            mode="train",
+            resources_id=self.train_resources,
+            config=rollout_config(settings.rollout_timeout, settings.on_failure, settings.max_attempts),
+            metadata={"step": step, "group": group, SAMPLING_SEED: seed, **metadata},
+        )
 
     def named(self, adapter: str, name: str, separator: str = "/") -> str:
         """Return `name`, after the adapter's name if several adapters are trained."""

@@ -54,6 +54,7 @@ class Finding:
 
 WINDOW: Final = 5
 """Number of last, or first, steps that a rule looks at."""
+_EXAMPLES: Final = 3
 
 _STEP_SIGN: Final = "rollout/failed"
 _GROUPS: Final = "groups/count"
@@ -163,17 +164,17 @@ class RunView:
             steps.append(StepNumbers(step.step, {**step.numbers, **of_adapter}))
         return replace(self, steps=steps, adapter=adapter)
 
-    def last(self, *names: str, count: int = WINDOW) -> list[tuple[float, ...]]:
+    def last(self, *names: str) -> list[tuple[float, ...]]:
         """Return these metrics of the last steps that have them all, oldest first."""
-        return self._with(names)[-count:]
+        return self._with(names)[-WINDOW:]
 
-    def first(self, *names: str, count: int = WINDOW) -> list[tuple[float, ...]]:
+    def first(self, *names: str) -> list[tuple[float, ...]]:
         """Return these metrics of the first steps that have them all, oldest first."""
-        return self._with(names)[:count]
+        return self._with(names)[:WINDOW]
 
-    def examples(self, rollouts: Iterable[RolloutFacts], count: int = 3) -> tuple[str, ...]:
+    def examples(self, rollouts: Iterable[RolloutFacts]) -> tuple[str, ...]:
         """Return the ids of the first of these rollouts."""
-        return tuple(rollout.rollout_id for rollout in rollouts)[:count]
+        return tuple(rollout.rollout_id for rollout in rollouts)[:_EXAMPLES]
 
     def _with(self, names: Sequence[str]) -> list[tuple[float, ...]]:
         return [

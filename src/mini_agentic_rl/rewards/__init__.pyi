@@ -27,7 +27,6 @@ from .judge import Criterion as Criterion
 from .judge import JudgementError as JudgementError
 from .judge import JudgeReward as JudgeReward
 from .judge import RelativeJudge as RelativeJudge
-from .judge import Rubric as Rubric
 from .math import AccuracyReward as AccuracyReward
 from .math import SymbolicError as SymbolicError
 from .math import check_tolerance as check_tolerance

@@ -180,7 +180,7 @@ class Reward:
         except RewardError:
             raise
         except Exception as error:  # a reward that fails must not end a training
-            return [self.failed(type(error).__name__, _first_line(error), count=len(completions))] * len(completions)
+            return [self._failed_by(error, count=len(completions))] * len(completions)
         checked: list[float | None] = []
         for score in scores:
             if is_score(score):
@@ -226,7 +226,10 @@ class Reward:
         except RewardError:
             raise
         except Exception as error:  # one sample must not cost the others their rewards
-            return self.failed(type(error).__name__, _first_line(error))
+            return self._failed_by(error)
+
+    def _failed_by(self, error: Exception, *, count: int = 1) -> float:
+        return self.failed(type(error).__name__, str(error).strip().partition("\n")[0][:300], count=count)
 
     def numbers_of(self, result: Any, count: int) -> list[float | None]:
         """Return the scores of `count` samples from a function's result: a list, an array or a tensor, or a single
@@ -258,22 +261,6 @@ def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a reward function."""
     name = getattr(function, "__name__", type(function).__name__)
     return str(name)
-
-
-def column(sample: Sample, name: str) -> Any:
-    """Return a column of the sample's row.
-
-    Raises:
-        RewardError: the rows have no such column.
-    """
-    if name not in sample.columns:
-        known = ", ".join(sorted(sample.columns)) or "none"
-        raise RewardError(f"the reward needs the column {name!r}; the columns are: {known}")
-    return sample.columns[name]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300]
 
 
 class FunctionReward(Reward):

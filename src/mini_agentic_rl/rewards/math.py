@@ -18,7 +18,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..processes import DeadlineProcess, EndedError, LateError, NotReadyError
-from .base import Reward, Sample, column
+from .base import Reward, RewardError, Sample
 from .extract import ANSWER_WORDS, announced_text, extract_answer, extract_option
 from .values import ListValue, NumberValue, OptionValue, TextValue, Value, clean, parse_value, value_of
 
@@ -311,7 +311,10 @@ class AccuracyReward(Reward):
         Raises:
             RewardError: the rows have no column of right answers.
         """
-        gold = column(sample, self.truth)
+        if self.truth not in sample.columns:
+            known = ", ".join(sorted(sample.columns)) or "none"
+            raise RewardError(f"the reward needs the column {self.truth!r}; the columns are: {known}")
+        gold = sample.columns[self.truth]
         if gold is None or (isinstance(gold, str) and not gold.strip()):
             return self.failed("the row has no right answer")
         if sample.columns.get("finish_reason") == "length":

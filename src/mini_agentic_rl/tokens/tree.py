@@ -14,7 +14,7 @@ the token is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +53,15 @@ class TokenTree:
     def __init__(self) -> None:
         self.nodes: list[Node] = [Node(parent=-1, tokens=np.empty(0, np.int64))]
         self.sampled: list[InsertedRecord] = []
+
+    @classmethod
+    def of(cls, trajectories: Iterable[Iterable[CompletionRecord]]) -> TokenTree:
+        """Return the tree of the calls of some trajectories, which are numbered from 0."""
+        tree = cls()
+        for number, records in enumerate(trajectories):
+            for record in records:
+                tree.insert(record, number)
+        return tree
 
     def insert(self, record: CompletionRecord, trajectory: int = 0) -> NodeId:
         """Add one call of trajectory number `trajectory`; return the node at whose end it ends.
@@ -205,29 +214,31 @@ def lay_out(trees: Sequence[TokenTree]) -> TreeLayout:
     firsts: list[Mapping[NodeId, int]] = []
     offset = 0
     for tree in trees:
-        order, first = _depth_first(tree, offset)
-        firsts.append(first)
-        if tree.token_count == 0:
-            continue
-        starts.append(offset)
-        subtree_end = _subtree_ends(tree, order, first)
+        nodes = tree.nodes
+        first: dict[NodeId, int] = {}  # depth first, as the nodes are laid out
         depth = {ROOT: 0}
-        for node in order:
-            run = tree.nodes[node]
-            size = run.tokens.size
-            above = depth[run.parent]
-            depth[node] = above + size
-            indices = np.arange(first[node], first[node] + size, dtype=np.int64)
-            before = indices - 1
-            if run.parent == ROOT:
-                before[0] = -1  # nothing predicts the first token of a tree
-            else:
-                before[0] = first[run.parent] + tree.nodes[run.parent].tokens.size - 1
+        stack = list(reversed(nodes[ROOT].children.values()))
+        if stack:
+            starts.append(offset)
+        while stack:
+            node = stack.pop()
+            run = nodes[node]
+            size, above = run.tokens.size, depth[run.parent]
+            first[node], depth[node] = offset, above + size
+            before = np.arange(offset - 1, offset + size - 1, dtype=np.int64)
+            # Nothing predicts the first token of a tree.
+            before[0] = -1 if run.parent == ROOT else first[run.parent] + nodes[run.parent].tokens.size - 1
             tokens.append(run.tokens)
             positions.append(np.arange(above, above + size, dtype=np.int64))
             parents.append(before)
-            ends.append(np.full(size, subtree_end[node], np.int64))
-        offset += tree.token_count
+            offset += size
+            stack.extend(reversed(run.children.values()))
+        end = {node: begin + nodes[node].tokens.size for node, begin in first.items()}
+        for node in reversed(first):
+            parent = nodes[node].parent
+            end[parent] = max(end.get(parent, 0), end[node])
+        ends += [np.full(nodes[node].tokens.size, end[node], np.int64) for node in first]
+        firsts.append(first)
     if not tokens:
         raise ValueError("nothing to train: no record in these trees has a sampled token that was not forced")
     return TreeLayout(
@@ -280,28 +291,3 @@ def pack(trees: Sequence[TokenTree]) -> PackedTrees:
         call_S=np.repeat(np.array([term[4] for term in terms], np.int64), sizes),
         version_S=np.concatenate([term[5] for term in terms]),
     )
-
-
-def _depth_first(tree: TokenTree, offset: int) -> tuple[list[NodeId], dict[NodeId, int]]:
-    """Return the nodes in depth-first order, and the packed index of each node's first token."""
-    order: list[NodeId] = []
-    first: dict[NodeId, int] = {}
-    stack = [ROOT]
-    while stack:
-        node = stack.pop()
-        if node != ROOT:
-            order.append(node)
-            first[node] = offset
-            offset += tree.nodes[node].tokens.size
-        stack.extend(reversed(tree.nodes[node].children.values()))
-    return order, first
-
-
-def _subtree_ends(tree: TokenTree, order: list[NodeId], first: dict[NodeId, int]) -> dict[NodeId, int]:
-    """Return the index after the last token of each node's subtree."""
-    end = {node: first[node] + tree.nodes[node].tokens.size for node in order}
-    for node in reversed(order):
-        parent = tree.nodes[node].parent
-        if parent != ROOT:
-            end[parent] = max(end[parent], end[node])
-    return end
