@@ -6,6 +6,7 @@ import logging
 import signal
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -259,9 +260,6 @@ async def test_an_event_set_in_another_thread_wakes_every_waiting_coroutine() ->
     assert not event.is_set()
 
 
-# Threads of roles, and the delays between restarts
-
-
 def test_delays_double_and_begin_anew_after_a_long_run() -> None:
     backoff = Backoff(first=0.5, longest=30.0, steady=60.0)
     assert [backoff.after_run(1.0) for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
@@ -269,25 +267,10 @@ def test_delays_double_and_begin_anew_after_a_long_run() -> None:
     assert backoff.crashes == 1
 
 
-async def _nothing() -> None:
-    pass
-
-
 def test_a_thread_that_gets_no_event_loop_says_so_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> asyncio.AbstractEventLoop:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(asyncio.events, "new_event_loop", refuse)
-    role, raised = RoleThread("runners", _nothing), []
-
-    def start() -> None:
-        try:
-            role.start()
-        except OSError as error:
-            raised.append(error)
-
-    starting = threading.Thread(target=start, daemon=True)
-    starting.start()
-    starting.join(10)
-    assert not starting.is_alive()
-    assert raised[0].errno == errno.EMFILE
+    with ThreadPoolExecutor(1) as pool, pytest.raises(OSError, match="Too many open files"):
+        pool.submit(RoleThread("runners", lambda: asyncio.sleep(0)).start).result(10)
