@@ -12,23 +12,13 @@ def _option(name: str) -> str | None:
     return f"--{name.replace('_', '-')}" if name in ("full_finetune", "quantization") else None
 
 
-def test_a_message_names_its_setting_as_python_does():
-    error = UserError("quantised weights cannot be trained: set `quantization=none`", setting="full_finetune")
-
-    assert str(error) == "full_finetune: quantised weights cannot be trained: set `quantization=none`"
-
-
-def test_a_door_spells_the_settings_that_it_has_and_leaves_other_words_in_backticks():
-    error = UserError(
-        "`embedded` cannot be trained: set `quantization=none`, or `quantization`", setting="full_finetune"
-    )
-
+def test_a_message_spells_its_settings_as_python_or_as_a_command_does():
+    text = "`embedded` cannot be trained: set `quantization=none`, or `quantization`"
+    error = UserError(text, setting="full_finetune")
+    assert str(error) == f"full_finetune: {text}"
     assert error.spelled(_option) == (
         "--full-finetune: `embedded` cannot be trained: set --quantization none, or --quantization"
     )
-
-
-def test_a_setting_that_the_door_does_not_have_keeps_its_name():
     assert UserError("is no address", setting="store").spelled(_option) == "store: is no address"
 
 

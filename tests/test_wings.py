@@ -78,8 +78,9 @@ package = sys.argv[1]
 cases = json.loads(sys.argv[2])
 sys.path.insert(0, os.path.dirname(package))
 loaded = run_commands(["--help"])[1]
-for name in loaded:  # the forks share what they all import
-    if not name.startswith("mini_"):
+wings = tuple(f"mini_agentic_rl.{wing}" for wing in json.loads(sys.argv[3]))
+for name in loaded:  # the forks share what they all import: other packages, and the core, which imports no wing
+    if not f"{name}.".startswith(wings):
         try:
             importlib.import_module(name)
         except Exception:
@@ -117,7 +118,8 @@ def commands(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """Return status, output and errors of the commands of each case."""
     folder = tmp_path_factory.mktemp("commands")
     cases = {case: (folders, missing_commands(folders)) for case, folders in CASES.items()}
-    done = run("-c", COMMANDS_WITHOUT, str(copy), json.dumps(cases), src=copy.parent, cwd=folder)
+    arguments = (str(copy), json.dumps(cases), json.dumps(WINGS))
+    done = run("-c", COMMANDS_WITHOUT, *arguments, src=copy.parent, cwd=folder)
     assert done.returncode == 0, done.stderr
     results: dict[str, Any] = json.loads((folder / "results").read_text())
     return results

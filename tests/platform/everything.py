@@ -35,6 +35,7 @@ from mini_agentic_rl.errors import MissingPackageError
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.files import atomic, one_writer
 from mini_agentic_rl.litagent import rollout
+from mini_agentic_rl.rewards import same_answer
 from mini_agentic_rl.store import LightningStoreServer
 from mini_agentic_rl.trainer import RunFolder
 
@@ -175,6 +176,8 @@ def main() -> None:
     lock_a_folder(folder)
     keep_checkpoints(folder / "checkpointed")
     bounded_helpers.main()
+    asyncio.run(bounded_helpers.bound_a_grammar(seconds=0.2, mib=1024, setting="max_grammar_seconds"))
+    assert same_answer(r"\frac{\sqrt{12}}{2}", r"\sqrt{3}")
 
 
 if __name__ == "__main__":

@@ -399,8 +399,9 @@ def question_of(messages: Sequence[Mapping[str, Any]]) -> str:
     return message_text(first) if first is not None else "\n".join(map(message_text, messages))
 
 
-def tools_of(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the tools of a record, from `tools`, the older `functions`, or the `input` of OpenAI's preferences.
+def tools_of(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return `{"tools": […]}` of a record, from `tools`, the older `functions`, or the `input` of OpenAI's preferences;
+    empty without any.
 
     Raises:
         ShapeError: as `read_tools`.
@@ -411,7 +412,8 @@ def tools_of(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     functions = record.get("functions")
     if not value and isinstance(functions, list) and all(isinstance(x, Mapping) and "name" in x for x in functions):
         value = functions
-    return read_tools(value) if value else None
+    tools = read_tools(value) if value else None
+    return {} if tools is None else {"tools": tools}
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
@@ -426,7 +428,13 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
     tools = [_from_json(tool) for tool in value] if isinstance(value, list) else [value]
     if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise ShapeError("tools are no list of objects")
-    return [dict(tool) if "function" in tool else _wrapped(tool) for tool in tools]
+    renamed = {"input_schema": "parameters"}  # of Anthropic
+    return [
+        dict(tool)
+        if "function" in tool
+        else {"type": "function", "function": {renamed.get(name, name): value for name, value in tool.items()}}
+        for tool in tools
+    ]
 
 
 def _from_json(value: Any) -> Any:
@@ -434,12 +442,6 @@ def _from_json(value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) and value.strip() else value
     except (ValueError, RecursionError):
         raise ShapeError("tools are not valid JSON") from None
-
-
-def _wrapped(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a bare function, or a tool of Anthropic, as a tool of OpenAI."""
-    function = {"parameters" if name == "input_schema" else name: value for name, value in tool.items()}
-    return {"type": "function", "function": function}
 
 
 PROMPT_FIELDS: tuple[str, ...] = ("prompt", "question", "query", "instruction", "problem", "input", "post")
