@@ -20,8 +20,7 @@ from urllib.parse import parse_qsl
 
 from ..errors import UserError, nearest
 from ..metrics import counted
-from ..plugins import load_plugin, or_plugin, plugin_has
-from ..user_code import load_object
+from ..plugins import load_object, load_plugin, or_plugin, plugin_has
 from .families import MATH, family_type, find_family, task_names
 from .formats import FORMS, Example, Form, examples_of, prompt_key, task_example
 from .messages import ShapeError, refuse_untrained_row

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import psutil
@@ -30,9 +30,6 @@ from ..litagent import LitAgent
 from ..logging import Throttle
 from ..store import LIVE_ATTEMPT_STATUSES, LightningStore
 from ..types import Hook
-
-if TYPE_CHECKING:
-    from .attempt import AttemptRun
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +61,8 @@ class Worker:
     worker_id: str
     attempts: int = 0
     failed: int = 0
-    current: AttemptRun | None = None
+    current: Any = None
+    """The `AttemptRun` under way."""
 
 
 @contextmanager
