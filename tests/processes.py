@@ -78,29 +78,17 @@ class PythonProcess:
             os.kill(self.pid, number)
 
     def wait_for(self, beginning: str) -> None:
-        """Wait until a line on standard error begins so.
-
-        Raises:
-            AssertionError: the process ended, or two minutes passed, without one.
-        """
+        """Wait until a line on standard error begins so."""
         self._wait_until(lambda: any(line.startswith(beginning) for line in self.stderr.splitlines()))
 
     def wait_for_word(self, beginning: str) -> str:
-        """Wait for a whole word on standard error that begins so, and return the first one.
-
-        Raises:
-            AssertionError: the process ended, or two minutes passed, without one.
-        """
+        """Wait for a whole word on standard error that begins so, and return the first one."""
         word = re.compile(re.escape(beginning) + r"\S+(?=\s)")
         self._wait_until(lambda: word.search(self.stderr) is not None)
         return word.findall(self.stderr)[0]
 
     def wait_for_line(self) -> str:
-        """Wait for the first whole line on standard output, and return it.
-
-        Raises:
-            AssertionError: the process ended, or two minutes passed, without one.
-        """
+        """Wait for the first whole line on standard output, and return it."""
         self._wait_until(lambda: "\n" in self.stdout)
         return self.stdout.partition("\n")[0]
 
@@ -112,11 +100,7 @@ class PythonProcess:
             time.sleep(0.01)
 
     def wait(self, timeout: float = 270.0) -> int:
-        """Wait for its end and return its exit status, below 0 for the signal that ended it.
-
-        Raises:
-            AssertionError: it runs for more than `timeout` seconds; it is killed.
-        """
+        """Wait for its end and return its exit status, minus the number of a signal; kill it when it is late."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             self._process.kill()

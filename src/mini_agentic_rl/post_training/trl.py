@@ -84,14 +84,18 @@ def train_reward_model(
 
 
 class TrlTraining(PostTraining[S], Generic[S]):
-    """A run of a trainer of TRL on rows of token ids."""
+    """A run of a trainer of TRL on rows of token ids; by default on pairs of answers to a prompt."""
 
+    form = "preference"
     packages = (*PostTraining.packages, "trl")
 
     def __init__(self, settings: S) -> None:
         super().__init__(settings)
         if importlib.util.find_spec("trl") is None:
             raise MissingPackageError("training on written rows", "trl", extra="trl")
+
+    def tokenise(self, renderer: ChatRenderer, examples: Sequence[Example]) -> TokenRows:
+        return preference_rows(renderer, examples, self.settings.max_length)
 
     @abstractmethod
     def trainer(self) -> tuple[Any, Any, Mapping[str, Any]]:
@@ -133,18 +137,15 @@ class TrlTraining(PostTraining[S], Generic[S]):
         stops_early = settings.early_stopping_patience is not None
         checkpoint_every = settings.eval_every if stops_early else settings.checkpoint_every
         eval_strategy = "epoch" if settings.eval_every is None else "steps"
+        same_names = {"gradient_accumulation_steps", "gradient_checkpointing", "learning_rate", "logging_steps", "seed"}
         return {
+            **settings.model_dump(include={*same_names, "warmup_steps", "weight_decay"}),
             "output_dir": str(self.folder.checkpoints_path),
             "num_train_epochs": settings.num_epochs,
             "max_steps": -1 if settings.max_steps is None else settings.max_steps,
             "per_device_train_batch_size": settings.batch_size,
             "per_device_eval_batch_size": settings.batch_size,
-            "gradient_accumulation_steps": settings.gradient_accumulation_steps,
-            "gradient_checkpointing": settings.gradient_checkpointing,
-            "learning_rate": settings.learning_rate,
             "lr_scheduler_type": settings.lr_schedule,
-            "warmup_steps": settings.warmup_steps,
-            "weight_decay": settings.weight_decay,
             "bf16": mixed and dtype == torch.bfloat16,
             "fp16": mixed and dtype == torch.float16,
             "use_cpu": device.type == "cpu",
@@ -155,11 +156,9 @@ class TrlTraining(PostTraining[S], Generic[S]):
             "save_steps": checkpoint_every or 1,
             "load_best_model_at_end": stops_early,
             "metric_for_best_model": "eval_loss" if stops_early else None,
-            "logging_steps": settings.logging_steps,
             "logging_first_step": True,
             "report_to": "none",
             "disable_tqdm": True,
-            "seed": settings.seed,
         }
 
     def evaluate(self, phase: str) -> dict[str, float]:
@@ -192,10 +191,6 @@ class TrlTraining(PostTraining[S], Generic[S]):
 
 class _DPO(TrlTraining[DPOSettings]):
     name = "dpo"
-    form = "preference"
-
-    def tokenise(self, renderer: ChatRenderer, examples: Sequence[Example]) -> TokenRows:
-        return preference_rows(renderer, examples, self.settings.max_length)
 
     def trainer(self) -> tuple[Any, Any, Mapping[str, Any]]:
         from trl import DPOConfig, DPOTrainer
@@ -231,10 +226,6 @@ class _KTO(TrlTraining[KTOSettings]):
 
 class _ORPO(TrlTraining[ORPOSettings]):
     name = "orpo"
-    form = "preference"
-
-    def tokenise(self, renderer: ChatRenderer, examples: Sequence[Example]) -> TokenRows:
-        return preference_rows(renderer, examples, self.settings.max_length)
 
     def trainer(self) -> tuple[Any, Any, Mapping[str, Any]]:
         from trl.experimental.orpo import ORPOConfig, ORPOTrainer
@@ -275,11 +266,10 @@ class _ORPO(TrlTraining[ORPOSettings]):
 
 class _RewardModel(TrlTraining[RewardModelSettings]):
     name = "reward"
-    form = "preference"
 
     def tokenise(self, renderer: ChatRenderer, examples: Sequence[Example]) -> TokenRows:
         """Return `chosen_ids` and `rejected_ids`: prompt, answer, and the token that ends it."""
-        tokens = preference_rows(renderer, examples, self.settings.max_length)
+        tokens = super().tokenise(renderer, examples)
         tokens.rows = [
             {column: row["prompt_ids"] + row[column] for column in ("chosen_ids", "rejected_ids")}
             for row in tokens.rows
@@ -402,9 +392,7 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
 _FIRST = "reward/margin"
 """Logged first: the metric to watch where pairs are trained."""
 _NAMES = {
-    "accuracy": "accuracy",
     "grad_norm": "gradient_norm",
-    "kl": "kl",
     "logps/chosen": "logprob/chosen",
     "logps/rejected": "logprob/rejected",
     "margin": "reward/margin",

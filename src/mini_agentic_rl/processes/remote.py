@@ -176,11 +176,12 @@ class Child:
             at_death(end_orphans, pid, creation_time(pid), self._mark, orphan_seconds + _ORPHAN_MARGIN),
             at_death(os.unlink, failure_path),  # after the process, which may still report
         )
-        self._write(pickle.dumps((sys.path, sys.argv, __name__, options)))
+        first = pickle.dumps((sys.path, sys.argv, __name__, options))
+        self._sent = in_daemon_thread(lambda: self._write(first), f"{name}-start")  # it waits for a slow reader
 
     def stop(self) -> None:
         """Send the stop message."""
-        self._write(b"\n")
+        self._sent.add_done_callback(lambda _: self._write(b"\n"))
 
     def interrupt(self) -> None:
         """Send SIGINT to the process alone; nothing on Windows, which cannot."""
@@ -210,7 +211,7 @@ class Child:
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # the process has ended
+        with contextlib.suppress(OSError, ValueError):  # the process has ended, and the pipe may be closed
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
