@@ -85,22 +85,20 @@ def test_parts_and_other_libraries_can_have_levels_of_their_own(tmp_path: Path) 
         setup_logging("loud")
 
 
-def test_what_is_asked_for_because_of_its_lines_shows_them_where_nothing_is_set_up() -> None:
+def test_log_lines_that_are_the_purpose_of_an_object_are_shown_where_nothing_is_set_up() -> None:
     program = (
-        "import logging, sys\n"
-        "from mini_agentic_rl.logging import setup_logging, show_where_nothing_is_set_up\n"
-        "for name in ('mini_agentic_rl.one', 'mini_agentic_rl.other'):\n"
-        "    logging.getLogger(name).info('unseen')\n"
-        "show_where_nothing_is_set_up('mini_agentic_rl.one')\n"
-        "for name in ('mini_agentic_rl.one', 'mini_agentic_rl.other'):\n"
-        "    logging.getLogger(name).info('by %s', name)\n"
+        "import logging\n"
+        "from mini_agentic_rl.logging import log_visibly, setup_logging\n"
+        "logger = logging.getLogger('mini_agentic_rl.one')\n"
+        "logger.info('unseen')\n"
+        "log_visibly(logger, 'seen %d', 1)\n"
         "setup_logging('WARNING')\n"
-        "show_where_nothing_is_set_up('mini_agentic_rl.one')\n"
-        "logging.getLogger('mini_agentic_rl.one').info('unseen')\n"
-        "logging.getLogger('mini_agentic_rl.one').warning('once')\n"
+        "log_visibly(logger, 'unseen')\n"
+        "setup_logging('INFO')\n"
+        "log_visibly(logger, 'seen %d', 2)\n"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
-    assert [line.split(" ", 1)[1] for line in told.splitlines()] == ["INFO by mini_agentic_rl.one", "WARNING once"]
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
+    assert [line.split(" ", 1)[1] for line in shown.splitlines()] == ["INFO seen 1", "INFO seen 2"]
 
 
 def test_a_list_may_be_one_text_with_commas() -> None:

@@ -6,7 +6,6 @@ import logging
 import signal
 import textwrap
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -237,13 +236,10 @@ def test_ctrl_c_cancels_the_algorithm_cleanly_and_stops_the_runners(side: str, t
     assert lines[-1] == "interrupted"
 
 
-@pytest.mark.parametrize(
-    ("settings", "name"),
-    [({"n_runners": 0}, "n_runners"), ({"main_thread": "both"}, "main_thread"), ({"join_timeout": -1}, "join_timeout")],
-)
-def test_settings_that_cannot_work_are_named(settings: dict[str, Any], name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        SharedMemoryExecutionStrategy(**settings)
+def test_settings_that_cannot_work_are_named() -> None:
+    for name, value in (("n_runners", 0), ("main_thread", "both"), ("join_timeout", -1)):
+        with pytest.raises(ValueError, match=name):
+            SharedMemoryExecutionStrategy(**{name: value})
 
 
 async def test_an_event_set_in_another_thread_wakes_every_waiting_coroutine() -> None:
@@ -272,5 +268,14 @@ def test_a_thread_that_gets_no_event_loop_says_so_and_nobody_waits(monkeypatch: 
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(asyncio.events, "new_event_loop", refuse)
-    with ThreadPoolExecutor(1) as pool, pytest.raises(OSError, match="Too many open files"):
-        pool.submit(RoleThread("runners", lambda: asyncio.sleep(0)).start).result(10)
+    refused: list[bool] = []
+
+    def start() -> None:
+        with pytest.raises(OSError, match="Too many open files"):
+            RoleThread("runners", lambda: asyncio.sleep(0)).start()
+        refused.append(True)
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    starting.join(10)
+    assert refused

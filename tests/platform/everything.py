@@ -123,7 +123,7 @@ async def serve_a_store_on_a_file(folder: Path) -> None:
 
 
 def run_agents_in_processes(folder: Path) -> None:
-    strategy = ClientServerExecutionStrategy(n_runners=2, server_port=0, graceful_timeout=5, terminate_timeout=2)
+    strategy = ClientServerExecutionStrategy(server_port=0, graceful_timeout=5, terminate_timeout=2)
     store = SqlLightningStore(folder / "processes.db")
     Trainer(algorithm=Baseline(), strategy=strategy, store=store).fit(agent, [0, 1, 2, 3])
     runs = asyncio.run(store.query_rollouts())

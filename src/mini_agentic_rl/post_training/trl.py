@@ -30,7 +30,7 @@ from ..metrics import EVAL
 from ..policy import ThreadCount, count_parameters, resolve_device, resolve_dtype
 from ..processes import deferred_interrupt
 from ..trainer import accuracy_row
-from .models import LoadedModel, load_causal, load_for_training
+from .models import load_for_training
 from .rows import IGNORED, Example, TokenRows, preference_rows, unpaired_rows
 from .run import PostTraining, Rows, S, damaged_checkpoint
 from .settings import DPOSettings, KTOSettings, ORPOSettings, RewardModelSettings
@@ -101,22 +101,18 @@ class TrlTraining(PostTraining[S], Generic[S]):
     def trainer(self) -> tuple[Any, Any, Mapping[str, Any]]:
         """Return a trainer class of TRL, the class of its configuration, and further arguments of the configuration."""
 
-    def load_model(self) -> LoadedModel:
-        """Return the model with its head."""
-        return load_causal(self.settings)
-
     def load(self) -> None:
         settings = self.settings
-        loaded = self.load_model()
+        model, tokenizer, new_adapter = load_for_training(settings)
         trainer_class, configuration, options = self.trainer()
         set_seed(settings.seed)  # TRL 1.14 draws a new adapter before it sets the seed
         self._trainer = trainer_class(
-            model=loaded.model,
+            model=model,
             args=configuration(**{**self._arguments(), **options}),
             train_dataset=Dataset.from_list(self.tokens.rows),
             eval_dataset=Dataset.from_list(self.evaluated),
-            processing_class=loaded.tokenizer,
-            peft_config=loaded.new_adapter,
+            processing_class=tokenizer,
+            peft_config=new_adapter,
         )
         # Without the empty model cards that it and its adapter write with every checkpoint.
         self._trainer.create_model_card = lambda *_, **__: None
@@ -275,9 +271,6 @@ class _RewardModel(TrlTraining[RewardModelSettings]):
             for row in tokens.rows
         ]
         return tokens
-
-    def load_model(self) -> LoadedModel:
-        return load_for_training(self.settings)
 
     def trainer(self) -> tuple[Any, Any, Mapping[str, Any]]:
         from trl import RewardConfig, RewardTrainer
