@@ -70,7 +70,8 @@ CASES: dict[str, tuple[str, str, str]] = {
     "loggers": (
         "tensorboard",
         "import sys; from pathlib import Path; from mini_agentic_rl.metrics import make_logger\n"
-        "for name in [name for name in sys.modules if name.startswith('torch.utils.tensorboard')]: del sys.modules[name]\n"
+        "for name in [*sys.modules]:\n"
+        "    if name.startswith('torch.utils.tensorboard'): del sys.modules[name]\n"
         "make_logger(['tensorboard'], Path())",
         "",
     ),

@@ -12,6 +12,7 @@ import stat
 import uuid
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -90,7 +91,8 @@ def test_no_settings_show_a_key_in_their_repr() -> None:
 
 def test_a_resource_shows_neither_its_keys_nor_its_password_and_sends_them() -> None:
     settings = {"max_tokens": 5, "extra_headers": {"X-Api-Key": KEY, "Authorization": KEY}, "api_key": KEY}
-    given = {"endpoint": f"http://me:{KEY}@host/v1", "model": "m", "api_key": KEY, "sampling_parameters": settings}
+    given: dict[str, Any] = {"model": "m", "api_key": KEY, "sampling_parameters": settings}
+    given["endpoint"] = f"http://me:{KEY}@host/v1"
     for resource in (LLM(**given), ProxyLLM(**given)):
         assert KEY not in repr(resource) + str(resource)
         assert "'max_tokens': 5" in repr(resource)

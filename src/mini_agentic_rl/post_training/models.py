@@ -208,8 +208,8 @@ def load_for_training(settings: PostTrainingSettings) -> tuple[Any, PreTrainedTo
     if scores:
         _compute_head_in_float32(bare)
     if folder is None:
-        lora = {"r": settings.lora_r, "lora_alpha": settings.lora_alpha, "lora_dropout": settings.lora_dropout}
-        return bare, tokenizer, LoraConfig(**lora, target_modules="all-linear", **task)
+        task |= {"r": settings.lora_r, "lora_alpha": settings.lora_alpha, "lora_dropout": settings.lora_dropout}
+        return bare, tokenizer, LoraConfig(target_modules="all-linear", **task)
     if task_of(folder) == task["task_type"]:
         return _with_adapter(bare, folder, is_trainable=True), tokenizer, None
     refuse_non_finite(weights := adapter_weights(folder), folder, setting="model")
