@@ -344,14 +344,12 @@ def read_history(value: Any, field: str = "history") -> list[Message]:
     return messages
 
 
-def is_transcript(value: Any) -> bool:
-    """Return True if a value is a text of "Human: …" and "Assistant: …"."""
-    return isinstance(value, str) and value.lstrip().startswith("Human:") and "\n\nAssistant:" in value
-
-
-def read_transcript(text: str) -> list[Message]:
-    """Return the turns of a transcript; turns of the same speaker in a row are joined."""
-    text = text.strip("\n")
+def read_transcript(value: Any) -> list[Message] | None:
+    """Return the turns of a text of "Human: …" and "Assistant: …", those of one speaker in a row joined; None for
+    anything else."""
+    if not (isinstance(value, str) and value.lstrip().startswith("Human:") and "\n\nAssistant:" in value):
+        return None
+    text = value.strip("\n")
     marks = list(_SPEAKER.finditer(text))
     messages: list[Message] = []
     for mark, following in zip(marks, [*marks[1:], None], strict=True):
@@ -502,8 +500,7 @@ def _turns(record: Mapping[str, Any]) -> list[Message]:
         raise ShapeError("empty prompt" if known else "no prompt", "" if known else fields_of(record))
     if not isinstance(value, str):
         raise ShapeError("the prompt is neither text nor messages", type(value).__name__)
-    if is_transcript(value):
-        turns = read_transcript(value)
+    if (turns := read_transcript(value)) is not None:
         return turns if message_text(turns[-1]) else turns[:-1]
     more = record.get("input")
     if isinstance(more, str) and more.strip() and value == record.get("instruction"):

@@ -25,7 +25,6 @@ from .messages import (
     assistant,
     is_answer,
     is_conversation,
-    is_transcript,
     is_turn,
     read_conversation,
     read_flag,
@@ -386,8 +385,7 @@ def _answer(value: Any, name: str) -> list[Message]:
     if isinstance(value, Mapping) and not ("role" in value or "from" in value):
         text = next((value[key] for key in ("response", "text", "content", "full_text") if key in value), None)
         value = text if text is not None else value
-    if is_transcript(value):
-        messages = read_transcript(value)
+    if (messages := read_transcript(value)) is not None:
         if not message_text(messages[-1]).strip():
             raise ShapeError(f"{name} is empty")
         return messages
