@@ -66,7 +66,7 @@ class ChildProcesses:
         for child in list(self._children.values()):
             child.end(0)
 
-    async def _run_child(self, name: str, index: int, stopping: asyncio.Future[None]) -> int:
+    async def _run_child(self, name: str, index: int, stopping: asyncio.Future[Any]) -> int:
         """Run a process until it ends or `stopping` is done; return its exit code once all its descendants have ended.
 
         Raises:
