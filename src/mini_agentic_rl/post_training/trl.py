@@ -14,7 +14,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 import torch
 from peft import PeftModel
@@ -23,6 +23,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from datasets import Dataset
 
+from ..datasets import Form
 from ..errors import MissingPackageError, UserError
 from ..files import give_usual_modes
 from ..gateway import ChatRenderer
@@ -86,7 +87,7 @@ def train_reward_model(
 class TrlTraining(PostTraining[S], Generic[S]):
     """A run of a trainer of TRL on rows of token ids; by default on pairs of answers to a prompt."""
 
-    form = "preference"
+    form: ClassVar[Form] = "preference"
     packages = (*PostTraining.packages, "trl")
 
     def __init__(self, settings: S) -> None:
