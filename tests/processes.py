@@ -7,7 +7,6 @@ forked from the fork server of `multiprocessing`, which has imported them once.
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import multiprocessing
 import os
@@ -22,8 +21,6 @@ from pathlib import Path
 from types import TracebackType
 
 import psutil
-
-import mini_agentic_rl
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
@@ -81,29 +78,17 @@ class PythonProcess:
             os.kill(self.pid, number)
 
     def wait_for(self, beginning: str) -> None:
-        """Wait until a line on standard error begins so.
-
-        Raises:
-            AssertionError: the process ended, or two minutes passed, without one.
-        """
+        """Wait until a line on standard error begins so."""
         self._wait_until(lambda: any(line.startswith(beginning) for line in self.stderr.splitlines()))
 
     def wait_for_word(self, beginning: str) -> str:
-        """Wait for a whole word on standard error that begins so, and return the first one.
-
-        Raises:
-            AssertionError: the process ended, or two minutes passed, without one.
-        """
+        """Wait for a whole word on standard error that begins so, and return the first one."""
         word = re.compile(re.escape(beginning) + r"\S+(?=\s)")
         self._wait_until(lambda: word.search(self.stderr) is not None)
         return word.findall(self.stderr)[0]
 
     def wait_for_line(self) -> str:
-        """Wait for the first whole line on standard output, and return it.
-
-        Raises:
-            AssertionError: the process ended, or two minutes passed, without one.
-        """
+        """Wait for the first whole line on standard output, and return it."""
         self._wait_until(lambda: "\n" in self.stdout)
         return self.stdout.partition("\n")[0]
 
@@ -115,11 +100,7 @@ class PythonProcess:
             time.sleep(0.01)
 
     def wait(self, timeout: float = 270.0) -> int:
-        """Wait for its end and return its exit status, below 0 for the signal that ended it.
-
-        Raises:
-            AssertionError: it runs for more than `timeout` seconds; it is killed.
-        """
+        """Wait for its end and return its exit status, minus the number of a signal; kill it when it is late."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             self._process.kill()
@@ -196,31 +177,14 @@ def _run_script(
         atexit._run_exitfuncs()  # the fork server ends its processes without them
 
 
-_KEPT = ("trial_worker", "resource_tracker", "forkserver", "rl-watchdog", "postgres", "secantus")
-"""Helpers and servers that live as long as the test run, or as what has started them."""
-
-
-@functools.cache
-def _kept() -> tuple[str, ...]:
-    """Return `_KEPT` and every module of the package that a `DeadlineProcess` runs: those wait for their next question.
-
-    They are read from the source, since which of them a process has started depends on the tests it happened to run.
-    """
-    called = re.compile(r'f"\{__package__\}\.(\w*worker)"')
-    package = Path(mini_agentic_rl.__file__).parent
-    found = {
-        ".".join((*file.relative_to(package.parent).parent.parts, name))
-        for file in package.rglob("*.py")
-        for name in called.findall(file.read_text(encoding="utf-8"))
-        if "DeadlineProcess" in file.read_text(encoding="utf-8")
-    }
-    return (*_KEPT, *sorted(found))
+_KEPT = re.compile(r"-m mini_agentic_rl\.\S*worker|resource_tracker|forkserver|rl-watchdog|postgres|secantus")
+"""Helpers that wait for their next question (`DeadlineProcess`) and servers, which live as long as the test run."""
 
 
 def family() -> list[str]:
     """Return the command lines of the processes that this one has started, directly or not, and that still run."""
     children = [one for one in psutil.Process().children(recursive=True) if _runs(one)]
-    return [line for line in map(_command_line, children) if line and not any(word in line for word in _kept())]
+    return [line for line in map(_command_line, children) if line and not _KEPT.search(line)]
 
 
 def all_have_ended(processes: Sequence[psutil.Process], timeout: float) -> bool:

@@ -37,31 +37,27 @@ from mini_agentic_rl.policy import LearnerSettings, LoraSettings
 from mini_agentic_rl.post_training import SFTSettings
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("1", True), ("True", True), (" yes ", True), ("off", False), ("0", False)]
-)
-def test_a_truth_value_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch, text: str, value: bool) -> None:
-    monkeypatch.setenv("AGL_MANAGED_STORE", text)
-    assert resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=not value) is value
-    assert resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, not value, fallback=value) is not value
-
-
-def test_a_malformed_variable_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_of_the_environment_is_read_missing_or_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
+    switch, port, role = (LightningEnvVar[f"AGL_{name}"] for name in ("MANAGED_STORE", "SERVER_PORT", "CURRENT_ROLE"))
+    for text, value in (("1", True), ("True", True), (" yes ", True), ("off", False), ("0", False)):
+        monkeypatch.setenv(switch.value, text)
+        assert resolve_bool_env_var(switch, fallback=not value) is value
+        assert resolve_bool_env_var(switch, not value, fallback=value) is not value
+    for variable in LightningEnvVar:
+        monkeypatch.delenv(variable.value, raising=False)
+    assert resolve_int_env_var(port, fallback=4747) == 4747
+    assert resolve_int_env_var(port) is None
+    assert resolve_str_env_var(role, fallback="both") == "both"
+    monkeypatch.setenv("AGL_SERVER_PORT", "80")
+    monkeypatch.setenv("AGL_CURRENT_ROLE", "runner")
+    assert resolve_int_env_var(port, fallback=4747) == 80
+    assert resolve_str_env_var(role, fallback="both") == "runner"
     monkeypatch.setenv("AGL_MANAGED_STORE", "maybe")
     monkeypatch.setenv("AGL_SERVER_PORT", "http")
     with pytest.raises(ValueError, match="AGL_MANAGED_STORE='maybe'"):
-        resolve_bool_env_var(LightningEnvVar.AGL_MANAGED_STORE, fallback=True)
+        resolve_bool_env_var(switch, fallback=True)
     with pytest.raises(ValueError, match="AGL_SERVER_PORT='http'"):
-        resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747)
-
-
-def test_a_missing_variable_gives_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in LightningEnvVar:
-        monkeypatch.delenv(variable.value, raising=False)
-    assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT, fallback=4747) == 4747
-    assert resolve_int_env_var(LightningEnvVar.AGL_SERVER_PORT) is None
-    monkeypatch.setenv("AGL_CURRENT_ROLE", "runner")
-    assert resolve_str_env_var(LightningEnvVar.AGL_CURRENT_ROLE, fallback="both") == "runner"
+        resolve_int_env_var(port, fallback=4747)
 
 
 def _option(name: str) -> str | None:
@@ -95,11 +91,12 @@ def test_logging_goes_to_the_console_and_the_file_once_and_leaves_the_root_logge
     root_handlers, root_level = list(logging.getLogger().handlers), logging.getLogger().level
     output = io.StringIO()
     for _ in range(2):
-        setup_logging("info", console=Console(file=output, width=100), files=tmp_path / "logs" / "run.log")
+        setup_logging("info", console=Console(file=output, width=40), files=tmp_path / "logs" / "run.log")
     logger = logging.getLogger(f"{PACKAGE_LOGGER}.part")
-    logger.info("seen %s", "[bold]once[/bold]")
+    logger.info("seen [b]once[/b] %s", "x" * 100)
     logger.debug("not seen")
-    assert output.getvalue().count("seen [bold]once[/bold]") == 1
+    line = r"\d\d:\d\d:\d\d INFO seen \[b\]once\[/b\] x{100}\n"  # in a file neither padded nor wrapped
+    assert re.fullmatch(line, output.getvalue())
     assert (tmp_path / "logs" / "run.log").read_text().count("seen") == 1
     assert logging.getLogger().handlers == root_handlers
     assert logging.getLogger().level == root_level
@@ -123,29 +120,20 @@ def test_parts_and_other_libraries_can_have_levels_of_their_own(tmp_path: Path) 
         setup_logging("loud")
 
 
-def test_log_lines_of_a_file_are_neither_padded_nor_wrapped() -> None:
-    output = io.StringIO()
-    setup_logging("INFO", console=Console(file=output, width=40))
-    logging.getLogger(f"{PACKAGE_LOGGER}.part").info("a [b]line[/b] %s", "x" * 100)
-    assert re.fullmatch(r"\d\d:\d\d:\d\d INFO a \[b\]line\[/b\] x{100}\n", output.getvalue())
-
-
-def test_what_is_asked_for_because_of_its_lines_shows_them_where_nothing_is_set_up() -> None:
+def test_log_lines_that_are_the_purpose_of_an_object_are_shown_where_nothing_is_set_up() -> None:
     program = (
-        "import logging, sys\n"
-        "from mini_agentic_rl.logging import setup_logging, show_where_nothing_is_set_up\n"
-        "for name in ('mini_agentic_rl.one', 'mini_agentic_rl.other'):\n"
-        "    logging.getLogger(name).info('unseen')\n"
-        "show_where_nothing_is_set_up('mini_agentic_rl.one')\n"
-        "for name in ('mini_agentic_rl.one', 'mini_agentic_rl.other'):\n"
-        "    logging.getLogger(name).info('by %s', name)\n"
+        "import logging\n"
+        "from mini_agentic_rl.logging import log_visibly, setup_logging\n"
+        "logger = logging.getLogger('mini_agentic_rl.one')\n"
+        "logger.info('unseen')\n"
+        "log_visibly(logger, 'seen %d', 1)\n"
         "setup_logging('WARNING')\n"
-        "show_where_nothing_is_set_up('mini_agentic_rl.one')\n"
-        "logging.getLogger('mini_agentic_rl.one').info('unseen')\n"
-        "logging.getLogger('mini_agentic_rl.one').warning('once')\n"
+        "log_visibly(logger, 'unseen')\n"
+        "setup_logging('INFO')\n"
+        "log_visibly(logger, 'seen %d', 2)\n"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
-    assert [line.split(" ", 1)[1] for line in told.splitlines()] == ["INFO by mini_agentic_rl.one", "WARNING once"]
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
+    assert [line.split(" ", 1)[1] for line in shown.splitlines()] == ["INFO seen 1", "INFO seen 2"]
 
 
 def test_a_list_may_be_one_text_with_commas() -> None:

@@ -123,10 +123,6 @@ def test_plugins_are_listed_with_their_distribution_and_version(rhyming):
     assert "ready" in table
 
 
-def test_without_plugins_the_list_says_so(folder):
-    assert listed() == "no plugins are installed\n"
-
-
 def test_a_broken_plugin_is_listed_with_its_error_and_disturbs_no_other(rhyming):
     broken = {"agents": {"falls": "falling:Agent", "lost": "nowhere:Agent", "math": "rhyming:Parrot"}}
     write_distribution(rhyming, "broken-things", broken, {"falling": "raise ValueError('it fell')"})

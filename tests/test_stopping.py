@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are those of Unix")
 
-START = """
-import asyncio, os, signal, sys, threading, time
+_process: subprocess.Popen[str]
+FORKS = """
+import asyncio, json, os, signal, sys, tempfile, threading, time
 from mini_agentic_rl.processes import deferred_interrupt, stops_cleanly, terminated, serve_until_signal
 def send(number):
     os.kill(os.getpid(), number)
+for line in sys.stdin:
+    files = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]
+    pid = os.fork()
+    if not pid:
+        for number, file in enumerate(files, 1):
+            os.dup2(file.fileno(), number)
+        exec(json.loads(line))  # an exception ends this process as it would end any other
+        sys.exit()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    print(json.dumps([status, *(file.seek(0) or file.read().decode() for file in files)]), flush=True)
 """
+"""Runs each line of its input, a program as JSON, in a fork, so that the package is imported once."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks() -> Iterator[None]:
+    global _process
+    with subprocess.Popen([sys.executable, "-c", FORKS], stdin=-1, stdout=-1, text=True) as _process:
+        yield
+        _process.kill()
 
 
 def _run(body: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", START + body], capture_output=True, text=True, check=False, timeout=120
-    )
-    return done.returncode, done.stdout, done.stderr
+    """Run a program and return its exit code, output and errors."""
+    assert _process.stdin is not None
+    assert _process.stdout is not None
+    _process.stdin.write(json.dumps(body) + "\n")
+    _process.stdin.flush()
+    status, output, errors = json.loads(_process.stdout.readline())
+    return status, output, errors
 
 
 def test_what_cleans_up_after_ctrl_c_cleans_up_after_sigterm() -> None:
@@ -91,7 +116,7 @@ print("result", signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
     assert _run(body) == (0, "result True\n", "")
 
 
-def test_a_handler_of_the_users_own_is_left_alone() -> None:
+def test_a_handler_of_the_user_is_left_alone() -> None:
     body = """
 signal.signal(signal.SIGTERM, lambda *_: print("mine"))
 with stops_cleanly():

@@ -71,15 +71,16 @@ def run_commands(lines):
         with open("of_a_case", "w") as file:
             json.dump([results, list(sys.modules)], file)
         os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert os.waitpid(pid, 0)[1] == 0, open("err").read()
     return json.load(open("of_a_case"))
 
 package = sys.argv[1]
 cases = json.loads(sys.argv[2])
 sys.path.insert(0, os.path.dirname(package))
 loaded = run_commands(["--help"])[1]
-for name in loaded:  # the forks share what they all import
-    if not name.startswith("mini_"):
+apart = tuple(f"mini_agentic_rl.{room}." for room in ("cli", "commands", *json.loads(sys.argv[3])))
+for name in loaded:  # the forks share what they all import, but for the wings and the commands, which look for them
+    if not f"{name}.".startswith(apart):
         try:
             importlib.import_module(name)
         except Exception:
@@ -117,7 +118,8 @@ def commands(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """Return status, output and errors of the commands of each case."""
     folder = tmp_path_factory.mktemp("commands")
     cases = {case: (folders, missing_commands(folders)) for case, folders in CASES.items()}
-    done = run("-c", COMMANDS_WITHOUT, str(copy), json.dumps(cases), src=copy.parent, cwd=folder)
+    arguments = (str(copy), json.dumps(cases), json.dumps(WINGS))
+    done = run("-c", COMMANDS_WITHOUT, *arguments, src=copy.parent, cwd=folder)
     assert done.returncode == 0, done.stderr
     results: dict[str, Any] = json.loads((folder / "results").read_text())
     return results

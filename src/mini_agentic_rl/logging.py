@@ -24,8 +24,6 @@ _VARYING = re.compile(r"\b[\w-]*\d[\w-]*\b")
 """Words with digits: numbers, ids, memory addresses."""
 _LINES = VisibleFormatter("%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
 _TIME_ON_TERMINAL = "%H:%M:%S"
-_shown: dict[str, logging.Handler | None] = {}
-"""Loggers that `show_where_nothing_is_set_up` has opened, and the handlers that it added."""
 
 
 def setup_logging(
@@ -67,7 +65,6 @@ def setup_logging(
         OSError: a log file cannot be opened.
     """
     plain = formatter or _PLAIN
-    _forget_shown()
     handlers: list[logging.Handler] = []
     if console:
         handlers.append(_console_handler(console, bool(color), formatter))
@@ -207,27 +204,18 @@ def _replace_handlers(logger: logging.Logger, handlers: list[logging.Handler]) -
         logger.addHandler(handler)
 
 
-def show_where_nothing_is_set_up(name: str, level: int = logging.INFO) -> None:
-    """Show the records of one logger on standard error unless `setup_logging` or the root logger shows them already. It
-    is for objects whose purpose is their log lines."""
-    logger = logging.getLogger(name)
-    if name in _shown or logging.getLogger(PACKAGE_LOGGER).level != logging.NOTSET or logger.level != logging.NOTSET:
+def log_visibly(logger: logging.Logger, text: str, *args: object) -> None:
+    """Log at level INFO, and on standard error unless `setup_logging` or the root logger's handlers were set up. It is
+    for objects whose purpose is their log lines."""
+    is_set_up = logging.getLogger(PACKAGE_LOGGER).level != logging.NOTSET or logger.level != logging.NOTSET
+    if is_set_up or (logger.isEnabledFor(logging.INFO) and logger.hasHandlers()):
+        logger.info(text, *args)
         return
-    handler = None if logger.hasHandlers() else _console_handler(True, True, None)
-    if handler is not None:
-        logger.addHandler(handler)
-    if not logger.isEnabledFor(level):
-        logger.setLevel(level)
-    _shown[name] = handler
-
-
-def _forget_shown() -> None:
-    for name, handler in _shown.items():
-        logger = logging.getLogger(name)
-        logger.setLevel(logging.NOTSET)
-        if handler is not None:
-            logger.removeHandler(handler)
-    _shown.clear()
+    record = logger.makeRecord(logger.name, logging.INFO, "", 0, text, args, None)
+    if logger.hasHandlers():
+        logger.handle(record)
+    else:
+        _console_handler(True, True, None).handle(record)
 
 
 @contextmanager

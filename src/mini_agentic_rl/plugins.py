@@ -1,4 +1,4 @@
-"""Plugins: objects that other installed packages offer by entry points, next to the built-in ones.
+"""Objects of others by name: plugins, which installed packages offer by entry points, and `module:name` of the user.
 
 A package registers an object in its `pyproject.toml`, in one of the `GROUPS`:
 
@@ -11,11 +11,13 @@ code that uses a plugin checks its type.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -177,6 +179,18 @@ def load_part(name: str, *, setting: str | None = None) -> Any:
     if part is None:
         raise UserError(f"the part {name!r} of mini-agentic-rl is not installed here", setting=setting)
     return part
+
+
+def load_object(name: str) -> Any:
+    """Return the object `module:name`; the module may be in the working directory, as with `python -m`.
+
+    Raises:
+        Exception: there is no such module or name, or importing the module fails.
+    """
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    return getattr(import_module(module), attribute)
 
 
 def or_plugin(kind: Kind) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -37,20 +38,26 @@ def write(path: Path, *lines: str) -> Path:
 
 def test_every_record_is_written_or_reported_with_its_line_and_reason(tmp_path: Path) -> None:
     source = write(tmp_path / "raw.jsonl", GOOD, "", *(line for line, _ in BAD))
+    source.write_bytes("\ufeff".encode() + source.read_bytes() + b'{"prompt": "\xc4\xe3"}\n')
     report = convert_preferences(source, tmp_path / "out.jsonl")
-    assert (report.read, report.written) == (1 + len(BAD), 1)
+    assert (report.read, report.written) == (2 + len(BAD), 1)
     assert report.written + sum(report.dropped.values()) == report.read
-    for place, (_, reason) in enumerate(BAD, 3):
+    for place, (_, reason) in enumerate([*BAD, ("", "not UTF-8")], 3):
         assert place in [found["line"] for found in report.examples[reason]]
 
 
-def test_bytes_that_are_no_utf8_cost_one_line_only(tmp_path: Path) -> None:
-    source = tmp_path / "raw.jsonl"
-    last = b'{"prompt":"q","chosen":"a","rejected":"b"}'
-    source.write_bytes("\ufeff".encode() + GOOD.encode() + b'\n{"prompt": "\xc4\xe3"}\n' + last)
-    report = convert_preferences(source, tmp_path / "out.jsonl")
-    assert (report.written, dict(report.dropped)) == (2, {"not UTF-8": 1})
-    assert report.examples["not UTF-8"][0]["line"] == 2
+def test_json_and_gzip_files_are_inputs_too_unless_they_are_cut_off(tmp_path: Path) -> None:
+    half = '{"prompt": "q\\ud800", "chosen": "a", "rejected": "b"}'
+    (tmp_path / "a.json").write_text(f"[{GOOD}, {half}]", encoding="utf-8")
+    whole = gzip.compress(f"{GOOD}\n{half}".encode())
+    (tmp_path / "b.jsonl.gz").write_bytes(whole)
+    for name in ("a.json", "b.jsonl.gz"):
+        report = convert_preferences(tmp_path / name, tmp_path / "out.jsonl")
+        assert (report.written, dict(report.dropped)) == (1, {"half a surrogate pair": 1})
+    (tmp_path / "b.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DatasetError, match=r"b\.jsonl\.gz cannot be read"):
+        convert_preferences(tmp_path / "b.jsonl.gz", tmp_path / "cut.jsonl")
+    assert not (tmp_path / "cut.jsonl").exists()
 
 
 def test_the_report_shows_the_first_records_of_a_reason_and_counts_all(tmp_path: Path) -> None:
@@ -62,27 +69,17 @@ def test_the_report_shows_the_first_records_of_a_reason_and_counts_all(tmp_path:
     assert json.loads(json.dumps(report)) == report
 
 
-def test_without_any_preference_an_earlier_output_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["nothing is left", "it breaks off"])
+def test_a_conversion_that_fails_leaves_the_earlier_output(tmp_path: Path, monkeypatch: Any, how: str) -> None:
     target = write(tmp_path / "out.jsonl", "precious")
-    with pytest.raises(DatasetError, match=r"no record is a preference \(2 × no known shape"):
-        convert_preferences(write(tmp_path / "raw.jsonl", "{}", "{}"), target)
-    assert target.read_text() == "precious\n"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "raw.jsonl"]
-
-
-def test_a_conversion_that_breaks_off_leaves_the_earlier_output(tmp_path: Path, monkeypatch) -> None:
-    source, target = write(tmp_path / "raw.jsonl", GOOD, GOOD), write(tmp_path / "out.jsonl", "precious")
-    read, records = convert.read_preference, []
-
-    def stop_at_the_second(record: Any, fields: Any) -> Any:
-        records.append(record)
-        if len(records) == 2:
-            raise KeyboardInterrupt
-        return read(record, fields)
-
-    monkeypatch.setattr(convert, "read_preference", stop_at_the_second)
-    with pytest.raises(KeyboardInterrupt):
-        convert_preferences(source, target)
+    if how == "nothing is left":
+        with pytest.raises(DatasetError, match=r"no record is a preference \(2 × no known shape"):
+            convert_preferences(write(tmp_path / "raw.jsonl", "{}", "{}"), target)
+    else:
+        first = convert.read_preference(json.loads(GOOD))
+        monkeypatch.setattr(convert, "read_preference", Mock(side_effect=[first, KeyboardInterrupt]))
+        with pytest.raises(KeyboardInterrupt):
+            convert_preferences(write(tmp_path / "raw.jsonl", GOOD, GOOD), target)
     assert target.read_text() == "precious\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "raw.jsonl"]
 
@@ -94,24 +91,6 @@ def test_the_input_is_never_overwritten_and_a_missing_one_is_named(tmp_path: Pat
     with pytest.raises(DatasetError, match=r"input: .*nowhere\.jsonl cannot be read"):
         convert_preferences(tmp_path / "nowhere.jsonl", tmp_path / "out.jsonl")
     assert source.read_text(encoding="utf-8") == GOOD + "\n"
-
-
-def test_json_and_gzip_files_are_inputs_too(tmp_path: Path) -> None:
-    half = '{"prompt": "q\\ud800", "chosen": "a", "rejected": "b"}'
-    (tmp_path / "a.json").write_text(f"[{GOOD}, {half}]", encoding="utf-8")
-    with gzip.open(tmp_path / "b.jsonl.gz", "wt", encoding="utf-8") as file:
-        file.write(f"{GOOD}\n{half}")
-    for name in ("a.json", "b.jsonl.gz"):
-        report = convert_preferences(tmp_path / name, tmp_path / "out.jsonl")
-        assert (report.written, dict(report.dropped)) == (1, {"half a surrogate pair": 1})
-
-
-def test_a_gzip_file_that_is_cut_off_is_an_error_and_no_short_output(tmp_path: Path) -> None:
-    whole = gzip.compress("\n".join(GOOD.replace("吗", str(index)) for index in range(5000)).encode())
-    (tmp_path / "raw.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DatasetError, match=r"raw\.jsonl\.gz cannot be read"):
-        convert_preferences(tmp_path / "raw.jsonl.gz", tmp_path / "out.jsonl")
-    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_big_file_is_not_held_in_memory(tmp_path: Path) -> None:

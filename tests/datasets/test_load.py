@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,7 @@ def test_a_file_without_rows_is_named(tmp_path: Path, content: bytes) -> None:
         load_task_dataset(path, "all")
 
 
-def test_a_file_is_divided_by_its_questions(tmp_path: Path) -> None:
+def test_a_file_is_divided_by_its_questions_and_drawn_from_by_size_and_seed(tmp_path: Path) -> None:
     lines = [json.dumps({"question": f"question {index % 50}?", "answer": str(index)}) for index in range(100)]
     path = write(tmp_path, *lines)
     parts = {split: load_task_dataset(path, split) for split in ("train", "val", "test")}
@@ -104,17 +103,13 @@ def test_a_file_is_divided_by_its_questions(tmp_path: Path) -> None:
     questions = [{row["question"] for row in part} for part in parts.values()]
     assert sum(map(len, questions)) == len(set.union(*questions)) == 50
     assert len(load_task_dataset(path, "all")) == 100
-    tiny = write(tmp_path, *lines[:3], name="tiny.jsonl")
-    assert [len(load_task_dataset(tiny, split)) for split in ("train", "val", "test")] == [1, 1, 1]
-
-
-def test_size_and_seed_draw_rows(tmp_path: Path) -> None:
-    path = write(tmp_path, *(json.dumps({"question": f"q{index}", "answer": "1"}) for index in range(40)))
     drawn = list(load_task_dataset(path, "all", 10, seed=1))
     assert len(drawn) == 10
     assert drawn == list(load_task_dataset(path, "all", 10, seed=1))
     assert drawn != list(load_task_dataset(path, "all", 10, seed=2))
-    assert len(load_task_dataset(path, "all", 99)) == 40
+    assert len(load_task_dataset(path, "all", 199)) == 100
+    tiny = write(tmp_path, *lines[:3], name="tiny.jsonl")
+    assert [len(load_task_dataset(tiny, split)) for split in ("train", "val", "test")] == [1, 1, 1]
 
 
 def test_gsm_symbolic_is_reproducible_and_no_question_crosses_splits_between_seeds() -> None:
@@ -135,12 +130,6 @@ def test_no_two_problems_of_gsm_symbolic_draw_their_numbers_by_one_seed(monkeypa
     monkeypatch.setattr(reasoning_gym, "create_dataset", observed)
     assert len(load_task_dataset("gsm_symbolic", "test", 250)) == 250
     assert len(seeds) == len(set(seeds)) > 2000
-
-
-def test_gsm_symbolic_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    with pytest.raises(ImportError, match=r"mini-agentic-rl\[recipes\]"):
-        load_task_dataset("gsm_symbolic", size=1)
 
 
 def test_the_hub_gives_the_published_splits_and_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,12 +68,12 @@ SHAPES: list[tuple[dict[str, Any], str, str, str]] = [
 
 @pytest.mark.parametrize(("record", "prompt", "chosen", "rejected"), SHAPES)
 def test_every_common_shape_is_read(record: dict[str, Any], prompt: str, chosen: str, rejected: str) -> None:
-    pair = read_preference(record)
-    assert "|".join(message["content"] for message in pair.prompt) == prompt
-    assert [message["content"] for message in pair.chosen] == [chosen]
-    assert [message["content"] for message in pair.rejected] == [rejected]
-    assert pair.chosen[-1]["role"] == pair.rejected[-1]["role"] == "assistant"
-    assert read_preference(json.loads(json.dumps(pair.row()))).row() == pair.row(), "what is written is read again"
+    pair, _ = read_preference(record)
+    assert "|".join(message["content"] for message in pair["prompt"]) == prompt
+    assert [message["content"] for message in pair["chosen"]] == [chosen]
+    assert [message["content"] for message in pair["rejected"]] == [rejected]
+    assert pair["chosen"][-1]["role"] == pair["rejected"][-1]["role"] == "assistant"
+    assert read_preference(json.loads(json.dumps(pair)))[0] == pair, "what is written is read again"
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_what_states_no_preference_says_why(record: dict[str, Any], reason: str)
 
 def test_fields_can_be_named() -> None:
     fields = PreferenceFields("问", "优", "劣")
-    pair = read_preference({"问": "p", "优": "c", "劣": "r", "prompt": "other"}, fields)
-    assert (pair.prompt[0]["content"], pair.chosen[0]["content"], pair.rejected[0]["content"]) == ("p", "c", "r")
+    pair, _ = read_preference({"问": "p", "优": "c", "劣": "r", "prompt": "other"}, fields)
+    assert [pair[name][0]["content"] for name in ("prompt", "chosen", "rejected")] == ["p", "c", "r"]
     with pytest.raises(ShapeError, match="no field '优'"):
         read_preference({"问": "p", "劣": "r"}, fields)
 
@@ -121,10 +121,10 @@ def test_fields_can_be_named() -> None:
 def test_tools_and_tool_calls_come_along() -> None:
     call = {"function": {"name": "f", "arguments": {"x": 1}}}
     chosen = [{"role": "assistant", "content": None, "tool_calls": [call]}, said("tool", "1"), said("assistant", "c")]
-    pair = read_preference({"prompt": "p", "chosen": chosen, "rejected": "r", "tools": '[{"name": "f"}]'})
-    assert pair.row()["tools"] == [{"type": "function", "function": {"name": "f"}}]
-    assert pair.chosen[0]["tool_calls"][0]["function"]["arguments"] == '{"x": 1}'
-    assert pair.chosen[1]["tool_call_id"] == pair.chosen[0]["tool_calls"][0]["id"]
+    pair, _ = read_preference({"prompt": "p", "chosen": chosen, "rejected": "r", "tools": '[{"name": "f"}]'})
+    assert pair["tools"] == [{"type": "function", "function": {"name": "f"}}]
+    assert pair["chosen"][0]["tool_calls"][0]["function"]["arguments"] == '{"x": 1}'
+    assert pair["chosen"][1]["tool_call_id"] == pair["chosen"][0]["tool_calls"][0]["id"]
 
 
 JSON = st.recursive(
@@ -145,8 +145,8 @@ def test_a_known_shape_with_one_broken_field_is_refused_or_still_a_preference(sh
     record = dict(shape[0])
     record[data.draw(st.sampled_from(sorted(record)))] = data.draw(JSON)
     try:
-        pair = read_preference(record)
+        pair, _ = read_preference(record)
     except ShapeError:
         return
-    assert pair.chosen != pair.rejected
-    assert pair.chosen[-1]["role"] == pair.rejected[-1]["role"] == "assistant"
+    assert pair["chosen"] != pair["rejected"]
+    assert pair["chosen"][-1]["role"] == pair["rejected"][-1]["role"] == "assistant"

@@ -231,8 +231,10 @@ def in_every_file_type(tmp_path: Path, record: dict[str, str]) -> list[Path]:
         ({"prompt": "p", "chosen": json.dumps(chat()[1]), "rejected": json.dumps([{**chat()[1], "content": "r"}])},
          "preference", "chosen", chat()[1:]),
         ({"messages": json.dumps(chat()), "tools": json.dumps([offered("f")])}, "sft", "tools", [offered("f")]),
-        ({"input": json.dumps({"messages": chat()[:1]}), "preferred_output": json.dumps(chat()[1:]),
-          "non_preferred_output": json.dumps([{**chat()[1], "content": "r"}])}, "preference", "prompt", chat()[:1]),
+        *(({"input": json.dumps({"messages": chat()[:1], "tools": [offered("f")]}),
+            "preferred_output": json.dumps(chat()[1:]),
+            "non_preferred_output": json.dumps([{**chat()[1], "content": "r"}])}, "preference", column, wanted)
+          for column, wanted in (("prompt", chat()[:1]), ("tools", [offered("f")]))),
         ({"prompt": "p", "responses": '["c", "r"]', "scores": "[2, 1]"}, "preference", "chosen", chat()[1:]),
         *(({"prompt": "p", "completion": text}, "sft", "messages", [chat()[0], {"role": "assistant", "content": text}])
           for text in ('[{"name": "a"}]', '{"text": "x"}', "[1, 2]", '{"role": "boss", "content": "x"}', "[not json",
@@ -271,10 +273,3 @@ def test_two_answers_judged_in_csv_are_read_as_their_numbers_say(tmp_path: Path)
         for path in in_every_file_type(tmp_path, record):
             [pair] = load_examples(path, "preference", split="all")
             assert (pair["chosen"][0]["content"], pair["rejected"][0]["content"]) == ("b", "a")
-
-
-def test_openais_preferences_keep_their_tools(tmp_path: Path) -> None:
-    record = {"input": {"messages": chat()[:1], "tools": [offered("f")]}, "preferred_output": chat()[1:],
-              "non_preferred_output": [{**chat()[1], "content": "r"}]}  # fmt: skip
-    [pair] = loaded(tmp_path, record, "preference")
-    assert pair["tools"] == [offered("f")]

@@ -59,11 +59,7 @@ async def _idle(store: LightningStore, index: int, event: ExecutionEvent) -> Non
 
 
 def _all(store: LightningStore) -> list[AttemptedRollout]:
-    return [one for one in asyncio.run(_query(store)) if isinstance(one, AttemptedRollout)]
-
-
-async def _query(store: LightningStore) -> list[Any]:
-    return list(await store.query_rollouts())
+    return [one for one in asyncio.run(store.query_rollouts()) if isinstance(one, AttemptedRollout)]
 
 
 async def _wait_for_all(store: LightningStore, ids: list[str]) -> None:
@@ -83,7 +79,7 @@ def test_a_baseline_run_ends_with_every_rollout_run_where_it_should_be(where: st
     Trainer(algorithm=Baseline(), store=store, strategy=strategy).fit(agent, list(range(8)))
     ended = _all(store)
     assert [one.status for one in ended] == ["succeeded"] * 8
-    spans = [asyncio.run(_spans(store, one.rollout_id)) for one in ended]
+    spans = [list(asyncio.run(store.query_spans(one.rollout_id))) for one in ended]
     assert [find_final_reward(of_one) for of_one in spans] == [float(task) for task in range(8)]
     messages = {message for of_one in spans for span in of_one if (message := get_message_value(span))}
     if where == "this process":
@@ -91,10 +87,6 @@ def test_a_baseline_run_ends_with_every_rollout_run_where_it_should_be(where: st
     else:
         assert str(os.getpid()) not in {message.split()[0] for message in messages}
         assert {message.partition(" ")[2] for message in messages} == {"torch: False"}
-
-
-async def _spans(store: LightningStore, rollout_id: str) -> list[Any]:
-    return list(await store.query_spans(rollout_id))
 
 
 def test_a_runner_process_that_is_killed_is_replaced_and_its_rollout_runs_again(
@@ -116,20 +108,12 @@ def test_a_runner_process_that_is_killed_is_replaced_and_its_rollout_runs_again(
     with caplog.at_level(logging.INFO):
         _strategy().execute(algorithm, _runner_of(agent), store)
     ended = _all(store)
-    assert [(one.status, one.attempt.sequence_id) for one in ended] == [
-        ("succeeded", 1),
-        ("succeeded", 2),
-        ("succeeded", 1),
-        ("succeeded", 1),
-    ]
-    first = asyncio.run(_attempts(store, ended[1].rollout_id))[0]
+    assert [one.status for one in ended] == ["succeeded"] * 4
+    assert [one.attempt.sequence_id for one in ended] == [1, 2, 1, 1]
+    first = asyncio.run(store.query_attempts(ended[1].rollout_id))[0]
     assert first.status == "failed"
     assert "was killed by SIGKILL" in first.metadata["error"]
     assert "runner 0 was killed by SIGKILL" in caplog.text
-
-
-async def _attempts(store: LightningStore, rollout_id: str) -> list[Any]:
-    return list(await store.query_attempts(rollout_id))
 
 
 @pytest.mark.parametrize("main_process", ["algorithm", "runner"])
@@ -310,30 +294,18 @@ def test_an_external_store_serves_an_algorithm_and_two_sets_of_runners_one_of_wh
     ended = _all(store)
     assert [one.status for one in ended] == ["succeeded"] * 8
     assert [one.attempt.sequence_id for one in ended] == [1, 1, 1, 2, 1, 1, 1, 1]
-    workers = {worker.worker_id for worker in asyncio.run(_workers(store))}
+    workers = {worker.worker_id for worker in asyncio.run(store.query_workers())}
     assert len(workers) == 2
     assert all(worker.startswith("runner-0@") for worker in workers)
 
 
-async def _workers(store: LightningStore) -> list[Any]:
-    return list(await store.query_workers())
-
-
 def test_settings_come_from_the_environment_and_impossible_ones_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (
-        ("CURRENT_ROLE", "algorithm"),
-        ("SERVER_HOST", "h"),
-        ("SERVER_PORT", "9999"),
-        ("MANAGED_STORE", "0"),
-    ):
+    variables = {"CURRENT_ROLE": "algorithm", "SERVER_HOST": "h", "SERVER_PORT": "9999", "MANAGED_STORE": "0"}
+    for name, value in variables.items():
         monkeypatch.setenv(f"AGL_{name}", value)
     strategy = ClientServerExecutionStrategy()
-    assert (strategy.role, strategy.server_host, strategy.server_port, strategy.managed_store) == (
-        "algorithm",
-        "h",
-        9999,
-        False,
-    )
+    chosen = (strategy.role, strategy.server_host, strategy.server_port, strategy.managed_store)
+    assert chosen == ("algorithm", "h", 9999, False)
     assert ClientServerExecutionStrategy(role="both", server_port=1).server_port == 1
     monkeypatch.setenv("AGL_CURRENT_ROLE", "conductor")
     with pytest.raises(ValueError, match="AGL_CURRENT_ROLE"):
@@ -349,16 +321,12 @@ def test_settings_come_from_the_environment_and_impossible_ones_are_named(monkey
             ClientServerExecutionStrategy(**{"role": "both", **settings})
 
 
-def _set(event: MultiprocessingEvent) -> None:
-    event.set()
-
-
 async def test_an_event_set_in_another_process_is_seen_here() -> None:
     event = MultiprocessingEvent(ctx=multiprocessing.get_context("fork"))
     waiting = asyncio.create_task(event.wait_async())
     await asyncio.sleep(0)
     assert not event.is_set()
-    process = multiprocessing.get_context("fork").Process(target=_set, args=(event,))
+    process = multiprocessing.get_context("fork").Process(target=event.set)
     process.start()
     await asyncio.wait_for(waiting, 10)
     process.join()

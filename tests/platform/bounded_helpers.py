@@ -14,7 +14,6 @@ from mini_agentic_rl.gateway.constraints.compiler import ConstraintCompiler
 from mini_agentic_rl.gateway.settings import GrammarLimits
 from mini_agentic_rl.http import BadRequestError
 from mini_agentic_rl.processes import DeadlineProcess, EndedError
-from mini_agentic_rl.rewards import same_answer
 
 GREEDY = """
 from mini_agentic_rl.processes import bound_memory, serve_answers
@@ -45,8 +44,6 @@ async def bound_a_grammar(*, seconds: float, mib: int, setting: str) -> None:
 
 def main() -> None:
     bound_the_memory_of_a_helper(Path(sys.argv[1]))
-    assert same_answer(r"\frac{\sqrt{12}}{2}", r"\sqrt{3}")
-    asyncio.run(bound_a_grammar(seconds=0.2, mib=1024, setting="max_grammar_seconds"))
     asyncio.run(bound_a_grammar(seconds=60, mib=16, setting="max_grammar_mib"))
 
 

@@ -35,6 +35,7 @@ from mini_agentic_rl.errors import MissingPackageError
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.files import atomic, one_writer
 from mini_agentic_rl.litagent import rollout
+from mini_agentic_rl.rewards import same_answer
 from mini_agentic_rl.store import LightningStoreServer
 from mini_agentic_rl.trainer import RunFolder
 
@@ -122,7 +123,7 @@ async def serve_a_store_on_a_file(folder: Path) -> None:
 
 
 def run_agents_in_processes(folder: Path) -> None:
-    strategy = ClientServerExecutionStrategy(n_runners=2, server_port=0, graceful_timeout=5, terminate_timeout=2)
+    strategy = ClientServerExecutionStrategy(server_port=0, graceful_timeout=5, terminate_timeout=2)
     store = SqlLightningStore(folder / "processes.db")
     Trainer(algorithm=Baseline(), strategy=strategy, store=store).fit(agent, [0, 1, 2, 3])
     runs = asyncio.run(store.query_rollouts())
@@ -175,6 +176,8 @@ def main() -> None:
     lock_a_folder(folder)
     keep_checkpoints(folder / "checkpointed")
     bounded_helpers.main()
+    asyncio.run(bounded_helpers.bound_a_grammar(seconds=0.2, mib=1024, setting="max_grammar_seconds"))
+    assert same_answer(r"\frac{\sqrt{12}}{2}", r"\sqrt{3}")
 
 
 if __name__ == "__main__":

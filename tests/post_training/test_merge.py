@@ -79,6 +79,9 @@ def test_a_reward_model_keeps_its_head_and_its_scores(tiny_folder, tmp_path):
 
 
 def test_sixteen_bit_weights_are_rounded_once_and_a_lost_adapter_is_logged(tiny_folder, tmp_path, caplog):
+    idle = merge(_settings(save_adapter(tmp_path / "idle", tiny_folder, scale=0.0)))
+    assert (idle["adapter_effect"], idle["output_dir"]) == (0.0, f"{tmp_path / 'idle'}-merged")
+    assert "changes nothing" in caplog.text
     folder = save_adapter(tmp_path / "slight", tiny_folder, scale=1e-4)
     exact = AutoModelForCausalLM.from_pretrained(merge(_settings(folder, output_dir=tmp_path / "a"))["output_dir"])
     assert "keeps all of it" not in caplog.text
@@ -127,14 +130,6 @@ def test_a_merged_model_that_differs_is_not_published(function, message, adapter
     with pytest.raises(UserError, match=message):
         merge(_settings(adapter, output_dir=tmp_path / "merged"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_adapter_that_changes_nothing_is_merged_beside_it_with_a_warning(tiny_folder, tmp_path, caplog):
-    folder = save_adapter(tmp_path / "idle", tiny_folder, scale=0.0)
-    summary = merge(_settings(folder))
-    assert summary["adapter_effect"] == 0.0
-    assert summary["output_dir"] == f"{folder}-merged"
-    assert "changes nothing" in caplog.text
 
 
 def test_nothing_is_overwritten_unasked(adapter, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import Learner, load_model
-from mini_agentic_rl.post_training import DPOSettings, SFTSettings, train_dpo, train_sft
-from post_training.samples import conversations, pairs, quick
+from mini_agentic_rl.post_training import SFTSettings, train_sft
+from post_training.samples import conversations, quick
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -120,11 +121,6 @@ def test_a_finished_run_is_kept_unless_it_is_to_be_replaced(tiny_folder, tmp_pat
     assert not (out / "epoch_1").exists()
 
 
-def test_a_model_is_never_replaced_by_what_is_trained_from_it(tiny_folder, tmp_path):
-    with pytest.raises(UserError, match="holds a model"):
-        train_sft(quick(SFTSettings, tiny_folder, tiny_folder, overwrite=True), train_rows=conversations())
-
-
 def test_it_stops_when_the_held_out_loss_rises_and_keeps_the_best_weights(tiny_folder, tmp_path):
     out = tmp_path / "run"
     held_out = [
@@ -158,9 +154,12 @@ def test_every_weight_is_trained_without_lora(tiny_folder, tmp_path):
         ({"quantization": "4bit"}, r"mini-agentic-rl\[quant\]|CUDA"),
         ({"model": "./nowhere"}, "no model folder"),
         ({"max_length": 8}, "no example is left"),
+        ({"output_dir": "the model", "overwrite": True}, "holds a model"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(tiny_folder, tmp_path, changes, says):
+    if "output_dir" in changes:  # a model is never replaced by what is trained from it
+        changes = {**changes, "output_dir": Path(tiny_folder)}
     settings = quick(SFTSettings, tiny_folder, tmp_path / "run").model_copy(update=changes)
     with pytest.raises(UserError, match=says):
         train_sft(settings, train_rows=conversations())
@@ -173,9 +172,3 @@ def test_settings_that_contradict_each_other_are_refused():
         SFTSettings(use_lora=False, quantization="4bit")
     with pytest.raises(ValueError, match="same number"):
         SFTSettings(early_stopping_patience=1, checkpoint_every=3)
-
-
-def test_without_trl_the_extra_is_named(tiny_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"mini-agentic-rl\[trl\]"):
-        train_dpo(quick(DPOSettings, tiny_folder, tmp_path / "run"), train_rows=pairs())

@@ -98,13 +98,20 @@ async def test_a_function_gets_the_conversation_after_the_first_prompt_and_the_c
     assert seen[0][:2] == ([[says("7")]], [[{"role": "user", "content": "other"}]]), "another agent's conversation"
 
 
-async def test_an_answer_that_was_cut_off_is_wrong() -> None:
-    _, spans = await scored(RewardHook(AccuracyReward()), llm_call(QUESTION, says("Answer: 408"), "length"))
-    assert find_final_reward(spans) == 0.0
+async def test_an_answer_that_was_cut_off_is_wrong_and_a_function_without_a_reward_does_not_count() -> None:
+    def of_code(text: str) -> None:
+        return None
+
+    for finish, reward in (("length", 0.0), ("stop", 1.0)):
+        calls = llm_call(QUESTION, says("Answer: 408"), finish)
+        _, spans = await scored(RewardHook(AccuracyReward(), of_code), calls)
+        assert find_final_reward(spans) == reward
 
 
 async def test_without_a_call_or_where_a_function_has_no_reward_there_is_none() -> None:
     assert (await scored(RewardHook(AccuracyReward())))[1] == []
+    with pytest.raises(ValueError, match="reward functions"):
+        RewardHook()
 
     def fails(text: str) -> float:
         raise OSError("the judge is gone")
@@ -115,17 +122,6 @@ async def test_without_a_call_or_where_a_function_has_no_reward_there_is_none() 
     assert hook.reward.functions["fails"].errors == {"OSError": 1}
     skipping = RewardHook(WeightedSum([AccuracyReward(), fails], missing="skip"))
     assert find_final_reward((await scored(skipping, llm_call(QUESTION, says("408"))))[1]) == 1.0
-
-
-async def test_functions_score_the_tasks_that_are_theirs(caplog: pytest.LogCaptureFixture) -> None:
-    def of_code(text: str) -> None:
-        return None
-
-    turns = llm_call(QUESTION, says("408"))
-    _, spans = await scored(RewardHook(AccuracyReward(), of_code), turns)
-    assert find_final_reward(spans) == 1.0
-    assert (await scored(RewardHook(of_code, of_code), turns))[1] == []
-    assert "no function gave a reward (of_code, of_code_2)" in caplog.text
 
 
 async def test_a_task_that_lacks_what_the_reward_needs_fails_the_attempt_with_the_reason(
@@ -141,8 +137,3 @@ async def test_rollouts_are_scored_side_by_side() -> None:
     waits = FunctionReward(lambda text: float(together.wait(60) >= 0), name="waits for the others")
     ended = await asyncio.gather(*(scored(RewardHook(waits), llm_call(QUESTION, says("408"))) for _ in range(4)))
     assert [find_final_reward(spans) for _, spans in ended] == [1.0] * 4
-
-
-def test_a_hook_needs_a_reward_function() -> None:
-    with pytest.raises(ValueError, match="reward functions"):
-        RewardHook()

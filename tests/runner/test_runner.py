@@ -19,11 +19,12 @@ from mini_agentic_rl.emitter import (
 )
 from mini_agentic_rl.execution import ThreadingEvent
 from mini_agentic_rl.litagent import LitAgent, llm_rollout, rollout
-from mini_agentic_rl.runner import LitAgentRunner, LoggingHook
+from mini_agentic_rl.runner import LitAgentRunner, LoggingHook, Runner
 from mini_agentic_rl.semconv import AGL_EXCEPTION
+from mini_agentic_rl.store import LightningStore
 from mini_agentic_rl.store.memory import InMemoryLightningStore
 from mini_agentic_rl.tracer import DummyTracer, get_active_tracer
-from mini_agentic_rl.types import LLM, AttemptedRollout, Hook, Rollout, RolloutConfig, Span, Worker
+from mini_agentic_rl.types import LLM, Attempt, AttemptedRollout, Hook, Rollout, RolloutConfig, Span
 
 
 @pytest.fixture
@@ -45,10 +46,14 @@ async def _run_queue(
         await asyncio.wait_for(task, 30)
 
 
-async def _reason(store: InMemoryLightningStore, rollout_id: str) -> str:
+async def _latest(store: InMemoryLightningStore, rollout_id: str) -> Attempt:
     attempt = await store.get_latest_attempt(rollout_id)
     assert attempt is not None
-    return str(attempt.metadata.get("error"))
+    return attempt
+
+
+async def _reason(store: InMemoryLightningStore, rollout_id: str) -> str:
+    return str((await _latest(store, rollout_id)).metadata.get("error"))
 
 
 async def _rewards(store: InMemoryLightningStore, rollout_id: str) -> list[float | None]:
@@ -72,16 +77,19 @@ async def _failed_step(
 
 async def test_spans_that_an_agent_returns_are_added_once(store: InMemoryLightningStore) -> None:
     @rollout
-    def agent(task: str) -> list[Span]:
+    def agent(task: str) -> list[Any]:
         tracer = get_active_tracer()
         assert tracer is not None
         emit_message("already there")
-        return [*tracer.get_last_trace(), Span.from_attributes(name="mine", attributes={"k": 1})]
+        mine = Span.from_attributes(name="mine", attributes={"k": 1})
+        apart = [emit_message("apart", propagate=False), emit_reward(0.75, propagate=False)]
+        return [*tracer.get_last_trace(), mine, *apart]
 
     ended = await _step(store, agent)
     spans = list(await store.query_spans(ended.rollout_id))
-    assert [get_message_value(span) for span in spans if get_message_value(span)] == ["already there"]
+    assert [get_message_value(span) for span in spans if get_message_value(span)] == ["already there", "apart"]
     assert [span.attributes for span in spans if span.name == "mine"] == [{"k": 1}]
+    assert await _rewards(store, ended.rollout_id) == [0.75]
     assert len({span.sequence_id for span in spans}) == len(spans)
 
 
@@ -129,8 +137,7 @@ async def test_sixty_four_concurrent_runners_keep_their_ids_and_spans_apart(stor
     workers = set()
     for number, done in enumerate(ended):
         assert done.status == "succeeded"
-        attempt = await store.get_latest_attempt(done.rollout_id)
-        assert attempt is not None
+        attempt = await _latest(store, done.rollout_id)
         worker = attempt.worker_id
         workers.add(worker)
         spans = list(await store.query_spans(done.rollout_id))
@@ -181,22 +188,6 @@ async def test_an_agent_that_raises_fails_its_attempt_and_the_runner_goes_on(
     assert "no such table" in spans[0].attributes["agentlightning.failure.reason"]
 
 
-async def test_a_step_raises_what_the_agent_raised_once_the_store_knows_of_it(store: InMemoryLightningStore) -> None:
-    @rollout
-    async def agent(task: str) -> float:
-        raise LookupError("no such table")
-
-    runner = LitAgentRunner(DummyTracer())
-    with runner.run_context(agent=agent, store=store):
-        with pytest.raises(LookupError, match="no such table"):
-            await runner.step("x")
-        [ended] = await store.query_rollouts()
-        assert ended.status == "failed"
-        assert await _reason(store, ended.rollout_id) == "the agent: LookupError: no such table"
-        with pytest.raises(LookupError):
-            await runner.step("y")
-
-
 @pytest.mark.parametrize("result", ["text", float("nan")])
 async def test_a_result_that_is_no_reward_fails_the_attempt(store: InMemoryLightningStore, result: Any) -> None:
     @rollout
@@ -222,8 +213,7 @@ async def test_an_async_agent_that_hangs_is_cancelled(store: InMemoryLightningSt
 
     queued = await store.enqueue_rollout("slow", config=RolloutConfig(timeout_seconds=0.1))
     await _run_queue(store, agent, max_rollouts=1)
-    attempt = await store.get_latest_attempt(queued.rollout_id)
-    assert attempt is not None
+    attempt = await _latest(store, queued.rollout_id)
     assert attempt.status == "timeout"
     assert "timeout_seconds=0.1" in attempt.metadata["error"]
     assert cancelled == ["slow"]
@@ -248,8 +238,7 @@ async def test_a_sync_agent_that_hangs_is_given_up_and_its_later_spans_are_dropp
     release.set()
     assert await asyncio.to_thread(released.wait, 5)
     await asyncio.sleep(0.01)
-    attempt = await store.get_latest_attempt(slow.rollout_id)
-    assert attempt is not None
+    attempt = await _latest(store, slow.rollout_id)
     assert attempt.status == "timeout"
     assert await _rewards(store, slow.rollout_id) == []
     assert await _rewards(store, quick.rollout_id) == [1.0]
@@ -378,20 +367,8 @@ async def test_a_failing_hook_fails_the_attempt_with_its_name(store: InMemoryLig
     assert ended_hooks == ["end"]
 
 
-async def test_a_hook_of_another_class_is_refused(store: InMemoryLightningStore) -> None:
-    runner = LitAgentRunner(DummyTracer())
-    with (
-        pytest.raises(TypeError, match="hooks"),
-        runner.run_context(
-            agent=rollout(lambda task: None),
-            store=store,
-            hooks=[object()],
-        ),
-    ):
-        pass
-
-
-async def test_an_attempt_under_way_is_given_back_when_the_run_stops(store: InMemoryLightningStore) -> None:
+@pytest.mark.parametrize("how", ["the run stops", "the runner is cancelled"])
+async def test_an_attempt_under_way_is_given_back(store: InMemoryLightningStore, how: str) -> None:
     started = asyncio.Event()
 
     @rollout
@@ -404,21 +381,22 @@ async def test_an_attempt_under_way_is_given_back_when_the_run_stops(store: InMe
     with runner.run_context(agent=agent, store=store):
         task = asyncio.create_task(runner.iter(event=event))
         await started.wait()
-        event.set()
-        await asyncio.wait_for(task, 30)
+        if how == "the run stops":
+            event.set()
+            await asyncio.wait_for(task, 30)
+        else:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
     assert (await store.get_rollout_by_id(queued.rollout_id)).status == "requeuing"
-    given_back = await store.get_latest_attempt(queued.rollout_id)
-    assert given_back is not None
-    assert given_back.status == "failed"
-    assert given_back.metadata["error"] == "the run was stopped"
+    reason = "the run was stopped" if how == "the run stops" else "the runner stopped: CancelledError: "
+    assert await _reason(store, queued.rollout_id) == reason
     worker = await store.get_worker_by_id("runner-0")
     assert worker is not None
     assert (worker.status, worker.current_attempt_id) == ("idle", None)
     again = await store.dequeue_rollout()
     assert again is not None
     assert again.rollout_id == queued.rollout_id
-    await store.update_attempt(again.rollout_id, again.attempt.attempt_id, status="succeeded")
-    assert (await store.get_rollout_by_id(queued.rollout_id)).status == "succeeded"
 
 
 @pytest.mark.parametrize("how", ["unresponsive", "cancelled", "superseded"])
@@ -466,25 +444,6 @@ async def test_an_attempt_that_no_longer_counts_is_broken_off_and_the_runner_goe
     assert ((await store.get_rollout_by_id(hangs.rollout_id)).status, attempts) == expected[how]
 
 
-async def test_a_cancelled_runner_gives_its_rollout_back(store: InMemoryLightningStore) -> None:
-    started = asyncio.Event()
-
-    @rollout
-    async def agent(task: str) -> None:
-        started.set()
-        await asyncio.sleep(60)
-
-    queued = await store.enqueue_rollout("x")
-    runner = LitAgentRunner(DummyTracer())
-    with runner.run_context(agent=agent, store=store):
-        task = asyncio.create_task(runner.iter())
-        await started.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    assert (await store.get_rollout_by_id(queued.rollout_id)).status == "requeuing"
-
-
 async def test_work_that_arrives_wakes_a_waiting_runner(store: InMemoryLightningStore) -> None:
     runner, event = LitAgentRunner(DummyTracer(), poll_interval=60), ThreadingEvent()
     with runner.run_context(agent=rollout(lambda task: 1.0), store=store):
@@ -497,64 +456,23 @@ async def test_work_that_arrives_wakes_a_waiting_runner(store: InMemoryLightning
     assert [done.status for done in ended] == ["succeeded"]
 
 
-async def test_max_rollouts_ends_the_runner(store: InMemoryLightningStore) -> None:
-    for number in range(3):
-        await store.enqueue_rollout(number)
-    runner = LitAgentRunner(DummyTracer(), max_rollouts=2)
-    with runner.run_context(agent=rollout(lambda task: None), store=store):
-        await asyncio.wait_for(runner.iter(), 30)
-    assert [done.status for done in await store.query_rollouts()] == ["succeeded", "succeeded", "queuing"]
-
-
-async def test_heartbeats_report_the_worker_while_an_agent_works(store: InMemoryLightningStore) -> None:
-    began, seen = asyncio.Event(), asyncio.Event()
-
-    @rollout
-    async def agent(task: str) -> None:
-        began.set()
-        await asyncio.wait_for(seen.wait(), 30)
-
-    async def beat(after: float = 0.0) -> Worker:
-        while (
-            (worker := await store.get_worker_by_id("runner-7")) is None
-            or worker.heartbeat_stats is None
-            or (worker.last_heartbeat_time or 0.0) <= after
-        ):
-            await asyncio.sleep(0.01)
-        return worker
-
-    await store.enqueue_rollout("x")
-    runner = LitAgentRunner(DummyTracer(), heartbeat_interval=0.02)
-    event = ThreadingEvent()
-    with runner.run_context(agent=agent, store=store, worker_id=7):
-        task = asyncio.create_task(runner.iter(event=event))
-        await asyncio.wait_for(began.wait(), 30)
-        first = await asyncio.wait_for(beat(), 30)
-        second = await asyncio.wait_for(beat(after=first.last_heartbeat_time or 0.0), 30)
-        seen.set()
-        event.set()
-        await asyncio.wait_for(task, 30)
-    assert second.status == "busy"
-    assert second.heartbeat_stats is not None
-    assert second.heartbeat_stats["attempts"] == 1
-    assert second.heartbeat_stats["memory_mib"] > 1
-    assert second.heartbeat_stats["cpu_percent"] >= 0
-
-
-async def test_runners_of_one_store_send_their_heartbeats_together() -> None:
+async def test_runners_of_one_store_send_their_heartbeats_together_while_they_work() -> None:
     class Hearing(InMemoryLightningStore):
-        """Keeps who sent heartbeats together."""
+        """Keeps the heartbeats that were sent together."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.heard: list[set[str]] = []
+            self.heard: list[dict[str, dict[str, Any]]] = []
 
         async def update_many_workers(self, heartbeats: dict[str, dict[str, Any]]) -> None:
-            self.heard.append(set(heartbeats))
+            self.heard.append(heartbeats)
             await super().update_many_workers(heartbeats)
 
+    busy = asyncio.Event()
+
     @rollout
-    async def agent(task: str) -> None: ...
+    async def agent(task: str) -> None:
+        await busy.wait()
 
     store, event = Hearing(), ThreadingEvent()
     runner = LitAgentRunner(DummyTracer(), heartbeat_interval=0.05)
@@ -563,16 +481,21 @@ async def test_runners_of_one_store_send_their_heartbeats_together() -> None:
         with runner.run_context(agent=agent, store=store, worker_id=number):
             await runner.iter(event=event)
 
+    await store.enqueue_rollout("x")
     tasks = [asyncio.create_task(run(number)) for number in range(20)]
     everybody = {f"runner-{number}" for number in range(20)}
-    while store.heard.count(everybody) < 3:
+    while [set(heartbeats) for heartbeats in store.heard].count(everybody) < 3:
         await asyncio.sleep(0.01)
-    assert set().union(*store.heard) == everybody
+    busy.set()
     event.set()
     await asyncio.wait_for(asyncio.gather(*tasks), 30)
+    working = [stats for stats in store.heard[-1].values() if stats["attempts"]]
+    assert len(working) == 1
+    assert working[0]["memory_mib"] > 1
+    assert working[0]["cpu_percent"] >= 0
     heard = len(store.heard)
     await asyncio.sleep(0.2)
-    assert len(store.heard) == heard, "nobody is left whose heart could beat"
+    assert len(store.heard) == heard, "a heartbeat without a runner"
 
 
 def test_settings_that_cannot_work_are_named() -> None:
@@ -581,9 +504,14 @@ def test_settings_that_cannot_work_are_named() -> None:
             LitAgentRunner(DummyTracer(), **{name: value})
 
 
-async def test_a_runner_outside_its_context_says_so() -> None:
+async def test_a_runner_outside_its_context_and_a_hook_of_another_class_are_refused(
+    store: InMemoryLightningStore,
+) -> None:
+    runner: LitAgentRunner[Any] = LitAgentRunner(DummyTracer())
     with pytest.raises(ValueError, match="run_context"):
-        await LitAgentRunner(DummyTracer()).iter()
+        await runner.iter()
+    with pytest.raises(TypeError, match="hooks"):
+        runner.init(rollout(lambda task: None), hooks=[object()])  # type: ignore[list-item]  # refused
 
 
 async def test_the_logging_hook_logs_start_end_reward_and_failure(
@@ -606,3 +534,77 @@ async def test_the_logging_hook_logs_start_end_reward_and_failure(
     assert "0 LLM calls" in lines[1]
     assert "reward none" in lines[3]
     assert "LookupError: gone" in lines[3]
+
+
+@rollout
+def half(task: str) -> float:
+    return 0.5
+
+
+async def test_a_runner_may_be_led_through_its_life_by_hand() -> None:
+    store, runner = InMemoryLightningStore(), LitAgentRunner[str](DummyTracer())
+    with pytest.raises(ValueError, match="init"):
+        runner.init_worker(0, store)
+    runner.init(half, hooks=[])
+    runner.init_worker(2, store)
+    assert (runner.get_agent(), runner.get_store(), runner.get_worker_id()) == (half, store, "runner-2")
+    assert (await runner.step("x")).status == "succeeded"
+    runner.teardown_worker(2)
+    runner.teardown()
+    with pytest.raises(ValueError, match="not bound"):
+        runner.get_store()
+    with pytest.raises(RuntimeError, match="step"):
+        runner.run()
+
+
+class _Counting(Runner[str]):
+    """As the base of 0.3 asks for one."""
+
+    life: list[Any]
+
+    def __init__(self) -> None:
+        self.life = []
+
+    def init(self, agent: LitAgent[str], *, hooks: Sequence[Hook] | None = None, **kwargs: Any) -> None:
+        self.agent = agent
+        self.life.append("init")
+
+    def init_worker(self, worker_id: int, store: LightningStore, **kwargs: Any) -> None:
+        self.store = store
+        self.life.append(worker_id)
+
+    def teardown_worker(self, worker_id: int, *args: Any, **kwargs: Any) -> None:
+        self.life.append(-worker_id)
+
+    def teardown(self, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("cannot clean up")
+
+    async def step(self, input: str, **_: Any) -> Rollout:
+        started = await self.store.start_rollout(input)
+        await self.store.update_attempt(started.rollout_id, started.attempt.attempt_id, status="succeeded")
+        return started
+
+    async def iter(self, *, event: Any = None) -> None:
+        claimed = await self.store.dequeue_rollout()
+        assert claimed is not None
+        await self.store.update_attempt(claimed.rollout_id, claimed.attempt.attempt_id, status="succeeded")
+
+
+async def test_a_runner_of_ones_own_needs_no_context_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    store, runner = InMemoryLightningStore(), _Counting()
+    queued = await store.enqueue_rollout("x")
+    with runner.run_context(agent=half, store=store, worker_id=3):
+        await runner.iter(event=ThreadingEvent())
+        assert isinstance(await runner.step("y"), AttemptedRollout)
+    assert runner.life == ["init", 3, -3]
+    assert "cannot clean up" in caplog.text
+    assert (await store.get_rollout_by_id(queued.rollout_id)).status == "succeeded"
+
+
+async def test_what_a_runner_does_not_define_is_named() -> None:
+    with pytest.raises(NotImplementedError, match="iter"):
+        await Runner[str]().iter()
+    with pytest.raises(NotImplementedError, match="step"):
+        await Runner[str]().step("x")
+    with pytest.raises(NotImplementedError, match="init"), Runner[str]().run_context(agent=half, store=None):
+        pass

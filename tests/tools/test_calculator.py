@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.tools.calculator import MAX_DEPTH, MAX_LENGTH, calculate
-from mini_agentic_rl.tools.numbers import MAX_DIGITS
+from mini_agentic_rl.tools.calculator import MAX_DEPTH, MAX_DIGITS, MAX_LENGTH, calculate
 
 
 @st.composite

@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UserError
-from ..plugins import OpenChoices, load_plugin
-from ..user_code import load_object
+from ..plugins import OpenChoices, load_object, load_plugin
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -79,7 +79,7 @@ def convert_preferences(source: Path, target: Path, *, fields: PreferenceFields 
                 report.drop(record.reason, place, record.detail)
                 continue
             try:
-                pair = read_preference(record, fields)
+                pair, shape = read_preference(record, fields)
             except ShapeError as error:
                 report.drop(error.reason, place, str(error).removeprefix(error.reason).removeprefix(": "))
                 continue
@@ -87,7 +87,7 @@ def convert_preferences(source: Path, target: Path, *, fields: PreferenceFields 
                 report.drop("nested too deeply", place)
                 continue
             prompt, chosen, rejected = (
-                json.dumps(messages, sort_keys=True) for messages in (pair.prompt, pair.chosen, pair.rejected)
+                json.dumps(pair[name], sort_keys=True) for name in ("prompt", "chosen", "rejected")
             )
             text = "\0".join((prompt, *sorted((chosen, rejected))))  # the same for either order of the answers
             key, order = blake2b(text.encode(), digest_size=16).digest(), chosen < rejected
@@ -95,9 +95,9 @@ def convert_preferences(source: Path, target: Path, *, fields: PreferenceFields 
                 report.drop(DUPLICATE if seen[key] == order else CONTRADICTION, place)
                 continue
             seen[key] = order
-            file.write(json.dumps(pair.row(), ensure_ascii=False) + "\n")
+            file.write(json.dumps(pair, ensure_ascii=False) + "\n")
             report.written += 1
-            report.shapes[pair.shape] += 1
+            report.shapes[shape] += 1
         if not report.written:
             reasons = "; ".join(f"{count} × {reason}" for reason, count in report.dropped.most_common(3))
             raise DatasetError(

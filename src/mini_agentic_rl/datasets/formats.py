@@ -54,7 +54,7 @@ def examples_of(record: Mapping[str, Any], form: Form, default_id: str) -> list[
         ShapeError: no known shape of this form, or a mark for training that cannot be followed.
     """
     if form == "preference":
-        return [read_preference(record).row()]
+        return [read_preference(record)[0]]
     record = with_json_read(record)
     refuse_media(record, "the record")
     if form == "sft":
@@ -90,8 +90,7 @@ def _sft_example(record: Mapping[str, Any]) -> Example:
         raise ShapeError("empty prompt")
     if all("train" in message for message in messages if message["role"] == "assistant"):
         raise ShapeError("every answer is marked as not to be trained")
-    tools = tools_of(record)
-    return {"messages": messages} if tools is None else {"messages": messages, "tools": tools}
+    return {"messages": messages, **tools_of(record)}
 
 
 def task_example(record: Mapping[str, Any], default_id: str) -> Example:
@@ -105,15 +104,13 @@ def task_example(record: Mapping[str, Any], default_id: str) -> Example:
     """
     prompt = without_marks(read_prompt(record))
     truth = _ground_truth(record)
-    question = question_of(prompt)
-    tools = tools_of(record)
     return {
         "prompt": prompt,
         "ground_truth": truth,
         "id": str(record.get("id", default_id)),
-        "question": question,
+        "question": question_of(prompt),
         "answer": truth,
-        **({} if tools is None else {"tools": tools}),
+        **tools_of(record),
     }
 
 
@@ -122,11 +119,9 @@ def _unpaired_examples(record: Mapping[str, Any]) -> list[Example]:
     label, judged = _label(record), _judged(record)
     if label is not None and judged is not None:
         prompt, completion = judged
-        tools = tools_of(record)
-        example = {"prompt": prompt, "completion": completion, "label": label}
-        return [example if tools is None else {**example, "tools": tools}]
+        return [{"prompt": prompt, "completion": completion, "label": label, **tools_of(record)}]
     try:
-        pair = read_preference(record)
+        pair, _ = read_preference(record)
     except ShapeError as error:
         if error.reason != NO_PREFERENCE:
             raise
@@ -136,7 +131,7 @@ def _unpaired_examples(record: Mapping[str, Any]) -> list[Example]:
         if given is not None:
             raise ShapeError(f"{given} is neither true nor false", repr(record[given])[:60]) from None
         raise ShapeError("neither a label nor a preference", fields_of(record)) from None
-    return unpaired_of(pair.row())
+    return unpaired_of(pair)
 
 
 def unpaired_of(pair: Example) -> list[Example]:

@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
-from ..errors import UserError
+from ..errors import UserError, nearest
 from ..metrics import counted
-from ..plugins import load_plugin, or_plugin, plugin_has
-from ..user_code import load_object
+from ..plugins import load_object, load_plugin, or_plugin, plugin_has
 from .families import MATH, family_type, find_family, task_names
 from .formats import FORMS, Example, Form, examples_of, prompt_key, task_example
 from .messages import ShapeError, refuse_untrained_row
 from .preferences import with_json_read
-from .records import SUFFIXES, Located, Record, is_data_file, is_hub_name, load_folder, load_hub, located, stem
-from .rows import SPLITS, DatasetError, Row, TaskRows, choose, digest, final_answer, meant, select
+from .records import SUFFIXES, Located, Record, is_data_file, is_hub_name, load_folder, load_hub, located
+from .rows import SPLITS, DatasetError, Row, TaskRows, choose, digest, final_answer, select
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +103,10 @@ def _load_parts(name: str) -> dict[str, list[Located]]:
     if is_hub_name(name):
         return load_hub(name)
     names = task_names()
+    near = nearest(name, names)
+    meant = "" if near is None else f" (did you mean {near!r}?)"
     raise DatasetError(
-        f"{name!r} does not exist{meant(name, names)}; choose {', '.join(names)}, or give a file "
+        f"{name!r} does not exist{meant}; choose {', '.join(names)}, or give a file "
         f"({', '.join(SUFFIXES)}), a folder, owner/name on the Hugging Face Hub, or for examples module:function"
         f"{or_plugin('datasets')}",
         setting="dataset",
@@ -115,8 +116,10 @@ def _load_parts(name: str) -> dict[str, list[Located]]:
 def _numbered(parts: Mapping[str, Sequence[Located]], name: str) -> Iterator[tuple[str, str, str, Record]]:
     """Yield split, place and record of each record, and before it the `id` of a record without one: its number after
     the split, or after the file that is in no splits."""
+    file = Path(name).name
+    suffix = next((suffix for suffix in SUFFIXES if file.lower().endswith(suffix)), "")
     for part, records in parts.items():
-        prefix = stem(Path(name)) if part == "all" else part
+        prefix = file[: len(file) - len(suffix)] if part == "all" else part
         for number, (where, record) in enumerate(records, 1):
             yield part, where, f"{prefix}-{number}", record
 

@@ -344,14 +344,12 @@ def read_history(value: Any, field: str = "history") -> list[Message]:
     return messages
 
 
-def is_transcript(value: Any) -> bool:
-    """Return True if a value is a text of "Human: …" and "Assistant: …"."""
-    return isinstance(value, str) and value.lstrip().startswith("Human:") and "\n\nAssistant:" in value
-
-
-def read_transcript(text: str) -> list[Message]:
-    """Return the turns of a transcript; turns of the same speaker in a row are joined."""
-    text = text.strip("\n")
+def read_transcript(value: Any) -> list[Message] | None:
+    """Return the turns of a text of "Human: …" and "Assistant: …", those of one speaker in a row joined; None for
+    anything else."""
+    if not (isinstance(value, str) and value.lstrip().startswith("Human:") and "\n\nAssistant:" in value):
+        return None
+    text = value.strip("\n")
     marks = list(_SPEAKER.finditer(text))
     messages: list[Message] = []
     for mark, following in zip(marks, [*marks[1:], None], strict=True):
@@ -399,8 +397,9 @@ def question_of(messages: Sequence[Mapping[str, Any]]) -> str:
     return message_text(first) if first is not None else "\n".join(map(message_text, messages))
 
 
-def tools_of(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the tools of a record, from `tools`, the older `functions`, or the `input` of OpenAI's preferences.
+def tools_of(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return `{"tools": […]}` of a record, from `tools`, the older `functions`, or the `input` of OpenAI's preferences;
+    empty without any.
 
     Raises:
         ShapeError: as `read_tools`.
@@ -411,7 +410,8 @@ def tools_of(record: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     functions = record.get("functions")
     if not value and isinstance(functions, list) and all(isinstance(x, Mapping) and "name" in x for x in functions):
         value = functions
-    return read_tools(value) if value else None
+    tools = read_tools(value) if value else None
+    return {} if tools is None else {"tools": tools}
 
 
 def read_tools(value: Any) -> list[dict[str, Any]] | None:
@@ -426,7 +426,13 @@ def read_tools(value: Any) -> list[dict[str, Any]] | None:
     tools = [_from_json(tool) for tool in value] if isinstance(value, list) else [value]
     if not isinstance(value, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise ShapeError("tools are no list of objects")
-    return [dict(tool) if "function" in tool else _wrapped(tool) for tool in tools]
+    renamed = {"input_schema": "parameters"}  # of Anthropic
+    return [
+        dict(tool)
+        if "function" in tool
+        else {"type": "function", "function": {renamed.get(name, name): value for name, value in tool.items()}}
+        for tool in tools
+    ]
 
 
 def _from_json(value: Any) -> Any:
@@ -434,12 +440,6 @@ def _from_json(value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) and value.strip() else value
     except (ValueError, RecursionError):
         raise ShapeError("tools are not valid JSON") from None
-
-
-def _wrapped(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a bare function, or a tool of Anthropic, as a tool of OpenAI."""
-    function = {"parameters" if name == "input_schema" else name: value for name, value in tool.items()}
-    return {"type": "function", "function": function}
 
 
 PROMPT_FIELDS: tuple[str, ...] = ("prompt", "question", "query", "instruction", "problem", "input", "post")
@@ -500,8 +500,7 @@ def _turns(record: Mapping[str, Any]) -> list[Message]:
         raise ShapeError("empty prompt" if known else "no prompt", "" if known else fields_of(record))
     if not isinstance(value, str):
         raise ShapeError("the prompt is neither text nor messages", type(value).__name__)
-    if is_transcript(value):
-        turns = read_transcript(value)
+    if (turns := read_transcript(value)) is not None:
         return turns if message_text(turns[-1]) else turns[:-1]
     more = record.get("input")
     if isinstance(more, str) and more.strip() and value == record.get("instruction"):

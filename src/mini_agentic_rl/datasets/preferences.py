@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ..rewards import message_text
 from .messages import (
@@ -25,7 +25,6 @@ from .messages import (
     assistant,
     is_answer,
     is_conversation,
-    is_transcript,
     is_turn,
     read_conversation,
     read_flag,
@@ -273,22 +272,11 @@ NO_PREFERENCE = "no known shape of a preference"
 SAME = "chosen equals rejected"
 
 
-@dataclass(frozen=True)
-class Preference:
-    """Two answers to one prompt."""
+Preference: TypeAlias = dict[str, Any]
+"""`{"prompt": […], "chosen": […], "rejected": […]}`, with `tools` where the record has any.
 
-    prompt: list[Message]
-    chosen: list[Message]
-    """The better answer: messages of the assistant and of tools, the assistant's last."""
-    rejected: list[Message]
-    shape: str = "pair"
-    """Key in `SHAPES` of the shape it was read from."""
-    tools: list[dict[str, Any]] | None = None
-
-    def row(self) -> dict[str, Any]:
-        """Return the preference as a row of a data set."""
-        row: dict[str, Any] = {"prompt": self.prompt, "chosen": self.chosen, "rejected": self.rejected}
-        return row if self.tools is None else {**row, "tools": self.tools}
+The answers are messages of the assistant and of tools, the assistant's last.
+"""
 
 
 @dataclass(frozen=True)
@@ -300,8 +288,8 @@ class PreferenceFields:
     rejected: str | None = None
 
 
-def read_preference(record: Mapping[str, Any], fields: PreferenceFields | None = None) -> Preference:
-    """Return the preference of a record.
+def read_preference(record: Mapping[str, Any], fields: PreferenceFields | None = None) -> tuple[Preference, str]:
+    """Return the preference of a record, and its shape: a key of `SHAPES`.
 
     Raises:
         ShapeError: no known shape, an empty or equal answer, a tie, a malformed conversation, or a mark that the row or
@@ -344,7 +332,7 @@ def _renamed(record: Mapping[str, Any], fields: PreferenceFields) -> dict[str, A
     return renamed
 
 
-def _swift(record: Mapping[str, Any]) -> Preference:
+def _swift(record: Mapping[str, Any]) -> tuple[Preference, str]:
     """Read the shape of ms-swift: the better answer is the response, or the last message."""
     rejected = record.get("rejected_messages") or record.get("rejected_response")
     if "response" in record:
@@ -353,14 +341,14 @@ def _swift(record: Mapping[str, Any]) -> Preference:
     if messages[-1]["role"] != "assistant":
         raise ShapeError("messages do not end with an answer")
     if is_conversation(rejected):
-        return _between("swift", {"tools": tools_of(record)}, record["messages"], rejected)
+        return _between("swift", tools_of(record), record["messages"], rejected)
     start = len(messages)
     while start and messages[start - 1]["role"] in ("assistant", "tool"):
         start -= 1
     return _between("swift", {**record, "messages": messages[:start]}, messages[start:], rejected)
 
 
-def _between(shape: str, record: Mapping[str, Any], better: Any, worse: Any) -> Preference:
+def _between(shape: str, record: Mapping[str, Any], better: Any, worse: Any) -> tuple[Preference, str]:
     chosen, rejected = _answer(better, "chosen"), _answer(worse, "rejected")
     if _is_whole(chosen) and _is_whole(rejected):
         shared = 0
@@ -389,7 +377,7 @@ def _between(shape: str, record: Mapping[str, Any], better: Any, worse: Any) -> 
     ]
     if stripped[0] == stripped[1]:
         raise ShapeError(SAME)
-    return Preference(prompt, chosen, rejected, shape, tools_of(record))
+    return {"prompt": prompt, "chosen": chosen, "rejected": rejected, **tools_of(record)}, shape
 
 
 def _answer(value: Any, name: str) -> list[Message]:
@@ -397,8 +385,7 @@ def _answer(value: Any, name: str) -> list[Message]:
     if isinstance(value, Mapping) and not ("role" in value or "from" in value):
         text = next((value[key] for key in ("response", "text", "content", "full_text") if key in value), None)
         value = text if text is not None else value
-    if is_transcript(value):
-        messages = read_transcript(value)
+    if (messages := read_transcript(value)) is not None:
         if not message_text(messages[-1]).strip():
             raise ShapeError(f"{name} is empty")
         return messages

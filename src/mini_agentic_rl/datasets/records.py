@@ -121,12 +121,6 @@ def is_data_file(path: Path) -> bool:
     return path.name.lower().endswith(SUFFIXES)
 
 
-def stem(path: Path) -> str:
-    """Return the name of a file without its suffixes."""
-    name = path.name
-    return next((name[: -len(suffix)] for suffix in SUFFIXES if name.lower().endswith(suffix)), name)
-
-
 def read_records(path: Path, *, setting: str = "dataset") -> Iterator[tuple[int, Record | BadRecord]]:
     """Yield each record with its line, or in .json and .parquet files its number, from 1 on.
 

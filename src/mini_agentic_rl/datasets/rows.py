@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from ..errors import UserError, nearest
+from ..errors import UserError
 from ..rewards import ungrouped
 
 logger = logging.getLogger(__name__)
@@ -31,24 +31,8 @@ class DatasetError(UserError, ValueError):
     """A data set that cannot be read or made; the message names the file, line and field, or the setting."""
 
 
-class TaskRows(Sequence[Row]):
+class TaskRows(list[Row]):
     """Rows in memory, as a `Dataset`."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = list(rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return the row at an index, or the `TaskRows` of a slice."""
-        return TaskRows(self._rows[index]) if isinstance(index, slice) else self._rows[index]
-
-
-def meant(name: str, known: Sequence[str]) -> str:
-    """Return " (did you mean …?)" with the nearest known name, or "" where none is near."""
-    near = nearest(name, known)
-    return "" if near is None else f" (did you mean {near!r}?)"
 
 
 def check_split(split: str) -> Split:

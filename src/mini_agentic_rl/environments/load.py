@@ -23,8 +23,7 @@ from ..datasets import (
 )
 from ..errors import UserError
 from ..litagent import LitAgent
-from ..plugins import Kind, load_part, load_plugin, or_plugin
-from ..user_code import load_object
+from ..plugins import Kind, load_object, load_part, load_plugin, or_plugin
 from .environment import Environment, EnvironmentAgent, Recipe
 
 ENV: Final = "env:"

@@ -19,24 +19,26 @@ from ..store import LightningStore
 _CHECK_SECONDS = 0.1
 
 
-class ExecutionEvent(ABC):
-    """An event across threads or processes."""
+class ExecutionEvent:
+    """An event across threads or processes, over an event of the standard library."""
 
-    @abstractmethod
+    _event: threading.Event | multiprocessing.synchronize.Event
+
     def set(self) -> None:
         """End the run. Safe from any thread."""
+        self._event.set()
 
-    @abstractmethod
     def clear(self) -> None:
         """Unset it."""
+        self._event.clear()
 
-    @abstractmethod
     def is_set(self) -> bool:
         """Return True if the run is to end."""
+        return self._event.is_set()
 
-    @abstractmethod
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it is set, at most `timeout` seconds; return whether it is set."""
+        return self._event.wait(timeout)
 
     async def wait_async(self) -> None:
         """Return once it is set, within a tenth of a second."""
@@ -44,55 +46,37 @@ class ExecutionEvent(ABC):
             await asyncio.sleep(_CHECK_SECONDS)
 
 
-class _WrappingEvent(ExecutionEvent):
-    """An event over one of the standard library."""
-
-    _event: threading.Event | multiprocessing.synchronize.Event
-
-    def set(self) -> None:
-        self._event.set()
-
-    def clear(self) -> None:
-        self._event.clear()
-
-    def is_set(self) -> bool:
-        return self._event.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._event.wait(timeout)
-
-
-class ThreadingEvent(_WrappingEvent):
+class ThreadingEvent(ExecutionEvent):
     """An event between threads; it wakes waiting coroutines of any event loop at once."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self._lock = threading.Lock()
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Event, asyncio.AbstractEventLoop] = {}
 
     def set(self) -> None:
         with self._lock:
             self._event.set()
-            waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            with contextlib.suppress(RuntimeError):  # its event loop is closed: nobody waits
-                future.get_loop().call_soon_threadsafe(_resolve, future)
+            waiting, self._waiting = self._waiting, {}
+        for waiter, loop in waiting.items():
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: nobody waits
+                loop.call_soon_threadsafe(waiter.set)
 
     async def wait_async(self) -> None:
         """Return once it is set."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = asyncio.Event()
         with self._lock:
             if self._event.is_set():
                 return
-            self._waiting.add(future)
+            self._waiting[waiter] = asyncio.get_running_loop()
         try:
-            await future
+            await waiter.wait()
         finally:
             with self._lock:
-                self._waiting.discard(future)
+                self._waiting.pop(waiter, None)
 
 
-class MultiprocessingEvent(_WrappingEvent):
+class MultiprocessingEvent(ExecutionEvent):
     """An event between processes of the `multiprocessing` module, given to a process when it is made.
 
     Args:
@@ -101,11 +85,6 @@ class MultiprocessingEvent(_WrappingEvent):
 
     def __init__(self, *, ctx: BaseContext | None = None) -> None:
         self._event = (ctx or multiprocessing.get_context("spawn")).Event()
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 AlgorithmBundle: TypeAlias = Callable[[LightningStore, ExecutionEvent], Awaitable[None]]

@@ -66,28 +66,26 @@ class ChildProcesses:
         for child in list(self._children.values()):
             child.end(0)
 
-    async def _run_child(self, name: str, index: int, stopping: asyncio.Future[None]) -> int:
+    async def _run_child(self, name: str, index: int, stopping: asyncio.Future[Any]) -> int:
         """Run a process until it ends or `stopping` is done; return its exit code once all its descendants have ended.
 
         Raises:
             Exception: the process could not load its bundle, or its algorithm failed.
         """
         setup = replace(self._setup, index=index)
-        child = self._children[index] = await Child.start(name, setup.entry, setup, setup.orphan_seconds)
+        child = self._children[index] = Child(name, setup.entry, setup, setup.orphan_seconds)
         try:
-            ended: asyncio.Future[Any] = asyncio.ensure_future(child.wait())
             try:
-                await asyncio.wait({ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({child.ended, stopping}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                ended.cancel()
-                code = await self._stop(child)
+                await self._stop(child)
         finally:
             failure = child.close()
         if failure is not None:
             raise failure
-        return code
+        return child.ended.result()
 
-    async def _stop(self, child: Child) -> int:
+    async def _stop(self, child: Child) -> None:
         """End a process in four steps: stop message, SIGINT, SIGTERM, SIGKILL; the last two go to its descendants too.
 
         When cancelled, go to the last step at once.
@@ -95,25 +93,18 @@ class ChildProcesses:
         graceful, terminate = self._patience.graceful_timeout, self._patience.terminate_timeout
         try:
             child.stop()
-            if not await _ends(child, graceful):
+            await asyncio.wait({child.ended}, timeout=graceful)  # with 0 seconds too, done for a process that has ended
+            if not child.ended.done():
                 logger.warning("%s did not stop within graceful_timeout=%g s and is interrupted", child.name, graceful)
                 child.interrupt()
-                if not await _ends(child, terminate):
+                await asyncio.wait({child.ended}, timeout=terminate)
+                if not child.ended.done():
                     logger.warning("%s did not stop within terminate_timeout=%g s and is ended", child.name, terminate)
             await asyncio.to_thread(child.end, terminate)
         except asyncio.CancelledError:
             child.end(0)
             raise
-        return await child.wait()
-
-
-async def _ends(child: Child, seconds: float) -> bool:
-    ending = asyncio.ensure_future(child.wait())
-    try:
-        await asyncio.wait({ending}, timeout=seconds)  # with 0 seconds too, True for a process that has ended
-        return ending.done()
-    finally:
-        ending.cancel()
+        await asyncio.wait({child.ended})
 
 
 class RunnerProcesses(ChildProcesses):
@@ -302,10 +293,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             label = None if managed else _label()
             if self.role == "algorithm":
                 asyncio.run(_run(algorithm, shared, self.silent_seconds))
-            elif self.main_process == "algorithm":
-                self._run_both(algorithm, runner, shared, label)
             else:
-                self._run_both_runners_here(algorithm, runner, shared, label)
+                self._run_both(algorithm, runner, shared, label)
 
     def _run_runners(self, runner: RunnerBundle, store: LightningStore, label: str) -> None:
         try:
@@ -326,8 +315,8 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
     def _run_both(
         self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, label: str | None
     ) -> None:
-        processes = RunnerProcesses(self._setup("runner", runner, store, label), self.n_runners, self.patience)
         event = ThreadingEvent()
+        processes: RunnerProcesses | AlgorithmProcess
 
         async def run_algorithm() -> None:
             try:
@@ -335,22 +324,18 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
             finally:
                 event.set()
 
-        run_side_by_side(run_algorithm, processes, event, self.patience.total)
-        self._check(processes.exit_codes)
-
-    def _run_both_runners_here(
-        self, algorithm: AlgorithmBundle, runner: RunnerBundle, store: LightningStore, label: str | None
-    ) -> None:
-        process = AlgorithmProcess(self._setup("algorithm", algorithm, store, None), self.patience)
-        event = ThreadingEvent()
-
         async def run_runners() -> None:
             await run_here(runner, store, self.n_runners, event)
             await event.wait_async()
 
-        with _labelled(label):
-            run_side_by_side(run_runners, process, event, self.patience.total)
-        self._check(process.exit_codes)
+        if self.main_process == "algorithm":
+            processes = RunnerProcesses(self._setup("runner", runner, store, label), self.n_runners, self.patience)
+            run_side_by_side(run_algorithm, processes, event, self.patience.total)
+        else:
+            processes = AlgorithmProcess(self._setup("algorithm", algorithm, store, None), self.patience)
+            with _labelled(label):
+                run_side_by_side(run_runners, processes, event, self.patience.total)
+        self._check(processes.exit_codes)
 
     def _setup(
         self, role: Literal["algorithm", "runner"], bundle: Any, store: LightningStore, label: str | None

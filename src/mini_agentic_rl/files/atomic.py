@@ -120,8 +120,9 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
     """
     # Several threads or processes may write the same file: the last complete one stays.
     partial = path.with_name(f"{_PARTIAL}{os.getpid()}-{threading.get_ident()}-{path.name}")
+    mode = FILE_MODE if private else 0o666
     try:
-        with open(partial, "wb", opener=_private_opener if private else None) as file:
+        with open(partial, "wb", opener=lambda path, flags: os.open(path, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -266,10 +267,6 @@ def make_private_file(path: str | Path) -> None:
             os.fchmod(handle, FILE_MODE)
     finally:
         os.close(handle)
-
-
-def _private_opener(path: str, flags: int) -> int:
-    return os.open(path, flags, FILE_MODE)
 
 
 _MAX_REASON: Final = 200

@@ -146,14 +146,8 @@ def _export_gguf(settings: ExportSettings) -> dict[str, Any]:
 
 
 _TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.jinja",
-    "vocab.json",
-    "merges.txt",
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "vocab.json", "merges.txt"),
 )
 
 
@@ -176,8 +170,4 @@ def _write_adapter(source: Path, folder: Path, settings: ExportSettings) -> dict
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
     carry_run_file(source, folder)
-    return {
-        "base": config["base_model_name_or_path"],
-        "rank": config.get("r"),
-        "matrices": len(weights),
-    }
+    return {"base": config["base_model_name_or_path"], "rank": config.get("r"), "matrices": len(weights)}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
@@ -48,30 +48,6 @@ logger = logging.getLogger(__name__)
 
 RUN_FILE = "run.json"
 """The configuration of a run, in its folder; `merge` and `export` copy it."""
-
-
-class LoadedModel(NamedTuple):
-    """A model to train."""
-
-    model: Any
-    """The bare model, or a `PeftModel` whose adapter is trained on."""
-    tokenizer: PreTrainedTokenizerBase
-    new_adapter: LoraConfig | None = None
-    """Adapter that the trainer creates; None where the model has one, or every weight is trained."""
-
-
-def load_causal(settings: PostTrainingSettings) -> LoadedModel:
-    """Load a language model to train.
-
-    Raises:
-        UserError: the model cannot be loaded, or not in this way.
-    """
-    bare = load_bare(settings, AutoModelForCausalLM)
-    tokenizer = load_tokenizer(settings.model)
-    folder = adapter_folder(settings.model)
-    if folder is None:
-        return LoadedModel(bare, tokenizer, new_adapter(settings, task_type="CAUSAL_LM"))
-    return LoadedModel(_with_adapter(bare, folder, is_trainable=True), tokenizer)
 
 
 def refuse_weights(settings: PostTrainingSettings, device: torch.device) -> None:
@@ -148,19 +124,6 @@ def load_bare(settings: PostTrainingSettings, architecture: Any, **options: Any)
     return model
 
 
-def new_adapter(settings: PostTrainingSettings, **options: Any) -> LoraConfig | None:
-    """Return the adapter of the settings, on every linear layer but the head; None without `use_lora`."""
-    if not settings.use_lora:
-        return None
-    return LoraConfig(
-        r=settings.lora_r,
-        lora_alpha=settings.lora_alpha,
-        lora_dropout=settings.lora_dropout,
-        target_modules="all-linear",
-        **options,
-    )
-
-
 def task_of(folder: Path) -> str | None:
     """Return the task of the adapter in `folder`: "CAUSAL_LM", "SEQ_CLS", or None where its configuration has none."""
     with reading(folder, setting="model"):
@@ -217,25 +180,38 @@ def load_reward_model(
     return model.to(torch_device).eval(), tokenizer
 
 
-def load_for_training(settings: RewardModelSettings) -> LoadedModel:
-    """Load a model with a new score head. If the model is an adapter, the reward model's adapter starts from it.
+def load_for_training(settings: PostTrainingSettings) -> tuple[Any, PreTrainedTokenizerBase, LoraConfig | None]:
+    """Load a model to train: a reward model with a new score head for `RewardModelSettings`, else a language model.
+
+    If the model is an adapter, it is trained on; a reward model's adapter may start from that of a language model.
+
+    Returns:
+        The bare model, or a `PeftModel` whose adapter is trained on; its tokenizer; and the adapter that the trainer
+        creates, on every linear layer but the head: None where the model has one, or every weight is trained.
 
     Raises:
         UserError: the model cannot be loaded, or not in this way.
     """
-    tokenizer = load_tokenizer(settings.model)
-    tokenizer.pad_token = padding_token(tokenizer)
-    torch.manual_seed(settings.seed)  # of the head
-    bare = load_bare(settings, AutoModelForSequenceClassification, num_labels=1)
-    bare.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    tokenizer, folder = load_tokenizer(settings.model), adapter_folder(settings.model)
+    task: dict[str, Any] = {"task_type": "CAUSAL_LM"}
+    scores = isinstance(settings, RewardModelSettings)
+    if scores:
+        task = {"task_type": _SCORES, "modules_to_save": [_HEAD]}
+        tokenizer.pad_token = padding_token(tokenizer)
+        torch.manual_seed(settings.seed)  # of the head
+        bare = load_bare(settings, AutoModelForSequenceClassification, num_labels=1)
+        bare.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    else:
+        bare = load_bare(settings, AutoModelForCausalLM)
     if not settings.use_lora:
-        return LoadedModel(bare, tokenizer)
-    _compute_head_in_float32(bare)
-    folder = adapter_folder(settings.model)
+        return bare, tokenizer, None
+    if scores:
+        _compute_head_in_float32(bare)
     if folder is None:
-        return LoadedModel(bare, tokenizer, new_adapter(settings, task_type=_SCORES, modules_to_save=[_HEAD]))
-    if task_of(folder) == _SCORES:
-        return LoadedModel(_with_adapter(bare, folder, is_trainable=True), tokenizer)
+        task |= {"r": settings.lora_r, "lora_alpha": settings.lora_alpha, "lora_dropout": settings.lora_dropout}
+        return bare, tokenizer, LoraConfig(target_modules="all-linear", **task)
+    if task_of(folder) == task["task_type"]:
+        return _with_adapter(bare, folder, is_trainable=True), tokenizer, None
     refuse_non_finite(weights := adapter_weights(folder), folder, setting="model")
     with reading(folder, setting="model"):
         config = saved_adapter_config(folder, weights)
@@ -243,7 +219,7 @@ def load_for_training(settings: RewardModelSettings) -> LoadedModel:
     new_head = {f"base_model.model.{_HEAD}.weight": getattr(bare, _HEAD).weight.detach().clone()}
     model = get_peft_model(bare, config)
     set_peft_model_state_dict(model, weights | new_head)
-    return LoadedModel(model, tokenizer)
+    return model, tokenizer, None
 
 
 def padding_token(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -89,7 +89,10 @@ def sft_rows(renderer: ChatRenderer, examples: Iterable[Example], max_length: in
         trained = [record for record, answer in zip(records, answers, strict=True) if answer.get("train", True)]
         if not trained:
             raise ValueError("every answer is marked as not to be trained")
-        row = [_cut(record, max_length) for record in trained if record.prompt_ids.size < max_length]
+        row = []
+        for record in trained:
+            if (size := max_length - record.prompt_ids.size) > 0:
+                row.append(replace(record, output_ids=record.output_ids[:size], logprobs=record.logprobs[:size]))
         if not row:
             return "no answer within `max_length`"
         result.shortened += any(record.prompt_ids.size + record.output_ids.size > max_length for record in trained)
@@ -183,12 +186,6 @@ def report_losses(rows: TokenRows) -> None:
     if not rows.rows:
         reasons = ", ".join(rows.dropped) or "the data set is empty"
         raise UserError(f"no example is left to train on ({reasons})", setting="dataset")
-
-
-def _cut(record: CompletionRecord, max_length: int) -> CompletionRecord:
-    """Return a record of at most `max_length` tokens, cut at the end of its output."""
-    size = max_length - record.prompt_ids.size
-    return replace(record, output_ids=record.output_ids[:size], logprobs=record.logprobs[:size])
 
 
 def _with_messages(example: Example, columns: Mapping[str, str]) -> Example:

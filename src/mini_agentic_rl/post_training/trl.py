@@ -14,7 +14,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 import torch
 from peft import PeftModel
@@ -23,6 +23,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from datasets import Dataset
 
+from ..datasets import Form
 from ..errors import MissingPackageError, UserError
 from ..files import give_usual_modes
 from ..gateway import ChatRenderer
@@ -30,7 +31,7 @@ from ..metrics import EVAL
 from ..policy import ThreadCount, count_parameters, resolve_device, resolve_dtype
 from ..processes import deferred_interrupt
 from ..trainer import accuracy_row
-from .models import LoadedModel, load_causal, load_for_training
+from .models import load_for_training
 from .rows import IGNORED, Example, TokenRows, preference_rows, unpaired_rows
 from .run import PostTraining, Rows, S, damaged_checkpoint
 from .settings import DPOSettings, KTOSettings, ORPOSettings, RewardModelSettings
@@ -84,8 +85,9 @@ def train_reward_model(
 
 
 class TrlTraining(PostTraining[S], Generic[S]):
-    """A run of a trainer of TRL on rows of token ids."""
+    """A run of a trainer of TRL on rows of token ids; by default on pairs of answers to a prompt."""
 
+    form: ClassVar[Form] = "preference"
     packages = (*PostTraining.packages, "trl")
 
     def __init__(self, settings: S) -> None:
@@ -93,26 +95,25 @@ class TrlTraining(PostTraining[S], Generic[S]):
         if importlib.util.find_spec("trl") is None:
             raise MissingPackageError("training on written rows", "trl", extra="trl")
 
+    def tokenise(self, renderer: ChatRenderer, examples: Sequence[Example]) -> TokenRows:
+        return preference_rows(renderer, examples, self.settings.max_length)
+
     @abstractmethod
     def trainer(self) -> tuple[Any, Any, Mapping[str, Any]]:
         """Return a trainer class of TRL, the class of its configuration, and further arguments of the configuration."""
 
-    def load_model(self) -> LoadedModel:
-        """Return the model with its head."""
-        return load_causal(self.settings)
-
     def load(self) -> None:
         settings = self.settings
-        loaded = self.load_model()
+        model, tokenizer, new_adapter = load_for_training(settings)
         trainer_class, configuration, options = self.trainer()
         set_seed(settings.seed)  # TRL 1.14 draws a new adapter before it sets the seed
         self._trainer = trainer_class(
-            model=loaded.model,
+            model=model,
             args=configuration(**{**self._arguments(), **options}),
             train_dataset=Dataset.from_list(self.tokens.rows),
             eval_dataset=Dataset.from_list(self.evaluated),
-            processing_class=loaded.tokenizer,
-            peft_config=loaded.new_adapter,
+            processing_class=tokenizer,
+            peft_config=new_adapter,
         )
         # Without the empty model cards that it and its adapter write with every checkpoint.
         self._trainer.create_model_card = lambda *_, **__: None
@@ -133,18 +134,15 @@ class TrlTraining(PostTraining[S], Generic[S]):
         stops_early = settings.early_stopping_patience is not None
         checkpoint_every = settings.eval_every if stops_early else settings.checkpoint_every
         eval_strategy = "epoch" if settings.eval_every is None else "steps"
+        same_names = {"gradient_accumulation_steps", "gradient_checkpointing", "learning_rate", "logging_steps", "seed"}
         return {
+            **settings.model_dump(include={*same_names, "warmup_steps", "weight_decay"}),
             "output_dir": str(self.folder.checkpoints_path),
             "num_train_epochs": settings.num_epochs,
             "max_steps": -1 if settings.max_steps is None else settings.max_steps,
             "per_device_train_batch_size": settings.batch_size,
             "per_device_eval_batch_size": settings.batch_size,
-            "gradient_accumulation_steps": settings.gradient_accumulation_steps,
-            "gradient_checkpointing": settings.gradient_checkpointing,
-            "learning_rate": settings.learning_rate,
             "lr_scheduler_type": settings.lr_schedule,
-            "warmup_steps": settings.warmup_steps,
-            "weight_decay": settings.weight_decay,
             "bf16": mixed and dtype == torch.bfloat16,
             "fp16": mixed and dtype == torch.float16,
             "use_cpu": device.type == "cpu",
@@ -155,11 +153,9 @@ class TrlTraining(PostTraining[S], Generic[S]):
             "save_steps": checkpoint_every or 1,
             "load_best_model_at_end": stops_early,
             "metric_for_best_model": "eval_loss" if stops_early else None,
-            "logging_steps": settings.logging_steps,
             "logging_first_step": True,
             "report_to": "none",
             "disable_tqdm": True,
-            "seed": settings.seed,
         }
 
     def evaluate(self, phase: str) -> dict[str, float]:
@@ -192,10 +188,6 @@ class TrlTraining(PostTraining[S], Generic[S]):
 
 class _DPO(TrlTraining[DPOSettings]):
     name = "dpo"
-    form = "preference"
-
-    def tokenise(self, renderer: ChatRenderer, examples: Sequence[Example]) -> TokenRows:
-        return preference_rows(renderer, examples, self.settings.max_length)
 
     def trainer(self) -> tuple[Any, Any, Mapping[str, Any]]:
         from trl import DPOConfig, DPOTrainer
@@ -231,10 +223,6 @@ class _KTO(TrlTraining[KTOSettings]):
 
 class _ORPO(TrlTraining[ORPOSettings]):
     name = "orpo"
-    form = "preference"
-
-    def tokenise(self, renderer: ChatRenderer, examples: Sequence[Example]) -> TokenRows:
-        return preference_rows(renderer, examples, self.settings.max_length)
 
     def trainer(self) -> tuple[Any, Any, Mapping[str, Any]]:
         from trl.experimental.orpo import ORPOConfig, ORPOTrainer
@@ -275,19 +263,15 @@ class _ORPO(TrlTraining[ORPOSettings]):
 
 class _RewardModel(TrlTraining[RewardModelSettings]):
     name = "reward"
-    form = "preference"
 
     def tokenise(self, renderer: ChatRenderer, examples: Sequence[Example]) -> TokenRows:
         """Return `chosen_ids` and `rejected_ids`: prompt, answer, and the token that ends it."""
-        tokens = preference_rows(renderer, examples, self.settings.max_length)
+        tokens = super().tokenise(renderer, examples)
         tokens.rows = [
             {column: row["prompt_ids"] + row[column] for column in ("chosen_ids", "rejected_ids")}
             for row in tokens.rows
         ]
         return tokens
-
-    def load_model(self) -> LoadedModel:
-        return load_for_training(self.settings)
 
     def trainer(self) -> tuple[Any, Any, Mapping[str, Any]]:
         from trl import RewardConfig, RewardTrainer
@@ -402,9 +386,7 @@ class TrainingProgress(TrainerCallback):  # type: ignore[misc]  # transformers h
 _FIRST = "reward/margin"
 """Logged first: the metric to watch where pairs are trained."""
 _NAMES = {
-    "accuracy": "accuracy",
     "grad_norm": "gradient_norm",
-    "kl": "kl",
     "logps/chosen": "logprob/chosen",
     "logps/rejected": "logprob/rejected",
     "margin": "reward/margin",

@@ -72,18 +72,9 @@ class DeadlineProcess:
         self._command = [sys.executable, "-m", module, *arguments]
         self._max_memory_mib: int | None = None
         """Memory that a question may take, where the process cannot bound it by itself."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[str] | None = None
         self._ending: weakref.finalize[Any, Any] | None = None
-
-    def start(self) -> None:
-        """Start the process, unless it is up.
-
-        Raises:
-            NotReadyError: it does not come up.
-        """
-        with self._lock:
-            self._start()
 
     def ask(self, question: Any, limit: float) -> Any:
         """Return the answer to a question.
@@ -105,13 +96,15 @@ class DeadlineProcess:
     def close(self) -> None:
         """End the process; the next question starts one again."""
         with self._lock:
-            self._end()
+            if self._ending is not None:
+                self._ending()
+            self._process, self._ending = None, None
 
     def _start(self) -> None:
         """Start the process, unless it is up."""
         if self._process is not None and self._process.poll() is None:
             return
-        self._end()
+        self.close()
         self._process = start_child(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
         )
@@ -124,14 +117,9 @@ class DeadlineProcess:
         except EndedError as error:
             raise NotReadyError(f"{name} ended with status {error.status} before it was ready") from None
         if isinstance(ready, str):
-            self._end()
+            self.close()
             raise NotReadyError(ready)
         self._max_memory_mib = ready
-
-    def _end(self) -> None:
-        if self._ending is not None:
-            self._ending()
-        self._process, self._ending = None, None
 
     def _exchange(self, line: str | None, limit: float) -> Any:
         """Return the answer to a line; without one, the first line that the process writes."""
@@ -153,12 +141,12 @@ class DeadlineProcess:
                 if answer is None and bound is not None and _memory(process.pid) - before > bound:
                     process.kill()
         except BaseException:  # late or interrupted: the answer, still unread, must not be taken for the next one
-            self._end()
+            self.close()
             raise
         if not answer.endswith("\n"):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_EXIT_LIMIT)
-            self._end()
+            self.close()
             raise EndedError(process.returncode)
         return json.loads(answer)
 

@@ -21,6 +21,7 @@ import logging
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -39,6 +40,7 @@ import psutil
 from ..errors import UserError
 from ..logging import PACKAGE_LOGGER, setup_logging
 from .children import FAMILY_VARIABLE, at_death, creation_time, end_family, end_orphans, new_family
+from .threads import in_daemon_thread
 
 
 class RemoteTraceback(Exception):
@@ -105,24 +107,23 @@ class Parent:
         psutil.Process().kill()
 
 
-def enter(stream: BinaryIO, entry: str, log_level: int | None, **of_parent: Any) -> None:
+def enter(stream: BinaryIO, entry: str, argument: bytes, log_level: int | None, **of_parent: Any) -> None:
     """Run `entry`, written `module:function`, with the parent's log level; the first call in a new process."""
     if log_level is not None:
         setup_logging(log_level, color=sys.stderr.isatty())
     module, _, name = entry.partition(":")
     function = getattr(importlib.import_module(module), name)
-    try:
-        argument = pickle.load(stream)
-    except (EOFError, pickle.UnpicklingError):  # the parent has ended
-        return
-    function(argument, Parent(stream, **of_parent))
+    function(pickle.loads(argument), Parent(stream, **of_parent))
 
 
 _BOOTSTRAP: Final = """
 import os, pickle, sys
 stream = os.fdopen(os.dup(0), "rb")
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-sys.path[:], sys.argv[:], module, options = pickle.load(stream)
+try:
+    sys.path[:], sys.argv[:], module, options = pickle.load(stream)
+except (EOFError, pickle.UnpicklingError):
+    sys.exit()  # the parent has ended
 __import__(module)
 sys.modules[module].enter(stream, **options)
 """
@@ -131,67 +132,61 @@ _ORPHAN_MARGIN: Final = 1.0
 
 
 class Child:
-    """A process that runs a function of this package, made by `start`. Belongs to that event loop, except `end`."""
+    """A new process that calls `entry` (`module:function`) with the argument and its `Parent`.
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, mark: str, failure_path: Path) -> None:
-        self.name = name
-        self._process = process
-        self._mark = mark
-        self._failure_path = failure_path
-        self._revokes: Sequence[Callable[[], None]] = ()
+    Belongs to the running event loop, except `end`.
 
-    @classmethod
-    async def start(cls, name: str, entry: str, argument: Any, orphan_seconds: float) -> Child:
-        """Start a process that calls `entry` (`module:function`) with the argument and its `Parent`.
+    Args:
+        name: of the process, in log lines and in the list of processes.
+        entry: function of this package.
+        argument: an object that `pickle` can send.
+        orphan_seconds: seconds that the process may take to end itself and its descendants once this one has ended.
+    """
 
-        Args:
-            name: of the process, in log lines and in the list of processes.
-            entry: function of this package.
-            argument: an object that `pickle` can send.
-            orphan_seconds: seconds that the process may take to end itself and its descendants once this one has ended.
-        """
+    def __init__(self, name: str, entry: str, argument: Any, orphan_seconds: float) -> None:
         logger = logging.getLogger(PACKAGE_LOGGER)
-        mark = new_family()
+        self.name = name
+        self._mark = new_family()
         handle, failure_path = tempfile.mkstemp(prefix="mini-agentic-rl-")
         os.close(handle)
+        self._failure_path = Path(failure_path)
         options = {
             "entry": entry,
+            "argument": pickle.dumps(argument),
             "log_level": logger.level if logger.handlers else None,
-            "mark": mark,
+            "mark": self._mark,
             "failure_path": failure_path,
             "orphan_seconds": orphan_seconds,
         }
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-c", _BOOTSTRAP, name),
-                stdin=asyncio.subprocess.PIPE,
+            # Not asyncio's subprocesses: Windows has none on its selector event loop.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, name],
+                stdin=subprocess.PIPE,
                 start_new_session=True,
-                env={**os.environ, FAMILY_VARIABLE: mark},
+                env={**os.environ, FAMILY_VARIABLE: self._mark},
             )
         except BaseException:
-            os.unlink(failure_path)
+            self._failure_path.unlink()
             raise
-        child = cls(name, process, mark, Path(failure_path))
-        child._revokes = (
-            at_death(end_orphans, process.pid, creation_time(process.pid), mark, orphan_seconds + _ORPHAN_MARGIN),
+        pid = self._process.pid
+        self.ended: asyncio.Future[int] = in_daemon_thread(self._process.wait, f"{name}-end")
+        """Exit code, once the process has ended; minus the number of the signal that ended it. Not to be cancelled."""
+        self._revokes = (
+            at_death(end_orphans, pid, creation_time(pid), self._mark, orphan_seconds + _ORPHAN_MARGIN),
             at_death(os.unlink, failure_path),  # after the process, which may still report
         )
-        child._write(pickle.dumps((sys.path, sys.argv, __name__, options)) + pickle.dumps(argument))
-        return child
-
-    async def wait(self) -> int:
-        """Return the exit code once the process has ended; minus the number of the signal that ended it."""
-        return await self._process.wait()
+        first = pickle.dumps((sys.path, sys.argv, __name__, options))
+        self._sent = in_daemon_thread(lambda: self._write(first), f"{name}-start")  # it waits for a slow reader
 
     def stop(self) -> None:
         """Send the stop message."""
-        self._write(b"\n")
+        self._sent.add_done_callback(lambda _: self._write(b"\n"))
 
     def interrupt(self) -> None:
         """Send SIGINT to the process alone; nothing on Windows, which cannot."""
-        if os.name == "posix" and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGINT)  # `send_signal` may take the exit code from asyncio, as 255
+        if os.name == "posix":
+            self._process.send_signal(signal.SIGINT)
 
     def end(self, grace: float) -> None:
         """End the process and its descendants: SIGTERM, and SIGKILL after `grace` seconds. Blocks; for any thread.
@@ -204,6 +199,9 @@ class Child:
         """Forget the process, which has ended; return the failure that it reported."""
         for revoke in self._revokes:
             revoke()
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # what the process has not read
+            self._process.stdin.close()
         try:
             report = self._failure_path.read_text(encoding="utf-8")
             self._failure_path.unlink()
@@ -213,8 +211,9 @@ class Child:
 
     def _write(self, data: bytes) -> None:
         assert self._process.stdin is not None
-        if not self._process.stdin.is_closing():  # closed once the process has ended
+        with contextlib.suppress(OSError, ValueError):  # the process has ended, and the pipe may be closed
             self._process.stdin.write(data)
+            self._process.stdin.flush()
 
 
 def describe_exit(code: int) -> str:

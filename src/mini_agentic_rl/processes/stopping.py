@@ -45,7 +45,8 @@ def stops_cleanly() -> Iterator[None]:
     Raises:
         Terminated: SIGTERM interrupted the block. A block that handles the interrupt and returns is not affected.
     """
-    if not _may_listen() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
     _sigterm_came.clear()
@@ -143,16 +144,12 @@ def terminated() -> bool:
     return _sigterm_came.is_set()
 
 
-def _may_listen() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def _handlers() -> dict[int, Any]:
     """Return the handlers of SIGINT and SIGTERM, without ignored signals and handlers that Python cannot restore.
 
     Outside of the main thread there are none.
     """
-    if not _may_listen():
+    if threading.current_thread() is not threading.main_thread():
         return {}
     handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     return {each: handler for each, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from ..plugins import load_plugin, or_plugin
-from ..user_code import load_object
+from ..plugins import load_object, load_plugin, or_plugin
 from .base import FAILED, FunctionReward, Reward, RewardError, RewardFunction, is_score, name_of
 from .format import FormatReward, StepReward
 from .math import AccuracyReward

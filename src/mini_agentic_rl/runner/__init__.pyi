@@ -1,7 +1,6 @@
 from .agent_runner import LitAgentRunner as LitAgentRunner
 from .agent_runner import Runner as Runner
 from .agent_runner import StopEvent as StopEvent
-from .heartbeats import gpu_memory as gpu_memory
 from .hooks import LoggingHook as LoggingHook
 from .hooks import RewardHook as RewardHook
 from .workers import SilentWorkers as SilentWorkers

@@ -23,10 +23,8 @@ from ..logging import CountedCauses
 from ..store import LightningStore
 from ..tracer import OtelTracer, Tracer
 from ..types import AttemptedRollout, Hook, NamedResources, ParallelWorkerBase, Rollout, RolloutMode
-from .attempt import AttemptFailure, AttemptRun, Worker
-from .bounded_calls import wait_until_done
-from .heartbeats import heartbeats_of
-from .workers import worker_name
+from .attempt import AttemptFailure, AttemptRun, wait_until_done
+from .workers import Worker, heartbeats_of, worker_name
 
 logger = logging.getLogger(__name__)
 

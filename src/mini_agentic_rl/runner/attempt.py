@@ -5,32 +5,52 @@ that the agent returned, and the rewards that these hooks returned; on_rollout_e
 
 The first failure becomes the reason of the attempt, as an exception span and in `attempt.metadata["error"]`. The log
 shows each cause as a warning once per run. An attempt that is stopped gives its rollout back to the queue.
+
+The user's code is called with a time limit (`call_bounded`). Async code runs as a task, which is cancelled at a
+time-out. Sync code runs in a daemon thread, which cannot be stopped: after the time-out it is abandoned, and spans that
+it emits later are dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from ..attribution import calls_of, unrecorded
 from ..emitter import emit_exception, emit_reward
-from ..litagent import LitAgent, RolloutOutcome, arguments_for, read_hook_result, read_result, rollout_call
+from ..litagent import RolloutOutcome, arguments_for, read_hook_result, read_result, rollout_call
 from ..logging import CountedCauses
+from ..processes import in_daemon_thread
 from ..semconv import FAILURE_REASON
-from ..store import LIVE_ATTEMPT_STATUSES, LightningStore, has_ended
+from ..store import LIVE_ATTEMPT_STATUSES, has_ended
 from ..tracer import Trace, Tracer
 from ..types import AttemptedRollout, AttemptStatus, Hook, NamedResources, Rollout, SpanCoreFields
-from .bounded_calls import OutOfTimeError, StoppedError, call_bounded
-from .workers import give_back
+from .workers import Worker, give_back
 
 logger = logging.getLogger(__name__)
 
 HookMethod = Literal["on_rollout_start", "on_trace_start", "on_trace_end", "on_rollout_end"]
+
+_CANCEL_GRACE_SECONDS = 1.0
+
+
+class OutOfTimeError(TimeoutError):
+    """A call took longer than its limit."""
+
+
+class StoppedError(Exception):
+    """The run ended during the call."""
+
+
+class ExitedError(Exception):
+    """The called code tried to end the process, or cancelled its own task."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +60,6 @@ class AttemptFailure:
     status: AttemptStatus
     reason: str
     error: Exception
-
-
-@dataclass
-class Worker:
-    """A worker of the store: one asyncio task that runs rollouts, with its agent, its store and its counters."""
-
-    runner: Any
-    agent: LitAgent[Any]
-    store: LightningStore
-    hooks: Sequence[Hook]
-    worker_id: str
-    attempts: int = 0
-    failed: int = 0
-    current: AttemptRun | None = None
 
 
 class AttemptRun:
@@ -300,3 +306,67 @@ class AttemptRun:
             await give_back(self._store, rollout_id, self.rollout.attempt.attempt_id, reason)
         except Exception as error:  # the store is out of reach: its health check will find the attempt
             logger.warning("rollout %s could not be given back: %s", rollout_id, error)
+
+
+async def call_bounded(
+    func: Callable[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    *,
+    deadline: float | None,
+    stop: asyncio.Future[Any] | None,
+) -> Any:
+    """Call `func`, sync or async, and return its result.
+
+    Args:
+        func: the function.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        deadline: time of the event loop by which it must have returned; None is no limit.
+        stop: the call is abandoned once this future is done; its result, if it is a string, is the reason.
+
+    Raises:
+        OutOfTimeError: the deadline passed. The call was cancelled, or its thread abandoned.
+        StoppedError: `stop` was done first.
+        ExitedError: the code called `sys.exit`, or cancelled the task that it runs in.
+        Exception: whatever the code raised.
+    """
+    name = str(getattr(func, "__qualname__", type(func).__name__))
+
+    async def invoke() -> Any:
+        try:
+            if inspect.iscoroutinefunction(func):
+                return await func(*args, **kwargs)
+            result = await in_daemon_thread(partial(func, *args, **kwargs), f"call-{name}")
+            return await result if inspect.isawaitable(result) else result
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise ExitedError(f"{name} raised {type(error).__name__}: {error}") from error
+
+    work = asyncio.ensure_future(invoke())
+    # Retrieve the exception of a call that is abandoned, or asyncio would log it.
+    work.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+    try:
+        await wait_until_done(work, stop, deadline)
+    except asyncio.CancelledError:
+        work.cancel()
+        raise
+    if work.cancelled():
+        raise ExitedError(f"{name} cancelled itself")
+    if work.done():
+        return work.result()
+    work.cancel()
+    await asyncio.wait({work}, timeout=_CANCEL_GRACE_SECONDS)
+    if not work.done():
+        logger.warning("%s ignores its cancellation and goes on in the background", name)
+    if stop is not None and stop.done():
+        raise StoppedError(str(stop.result() or "the run was stopped"))
+    raise OutOfTimeError(f"{name} did not return in time")
+
+
+async def wait_until_done(
+    work: asyncio.Future[Any], stop: asyncio.Future[Any] | None, deadline: float | None = None
+) -> None:
+    """Wait until `work` or `stop` is done, or the deadline (time of the event loop) has passed."""
+    timeout = None if deadline is None else max(0.0, deadline - asyncio.get_running_loop().time())
+    futures = {work} if stop is None else {work, stop}
+    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..adapter import parsed_messages
 from ..emitter import emit_reward, find_final_reward
-from ..logging import show_where_nothing_is_set_up
+from ..logging import log_visibly
 from ..rewards import RewardFunction, WeightedSum
 from ..semconv import AGL_EXCEPTION, FAILURE_REASON
 from ..semconv import CompletionSpanAttributes as Key
@@ -27,8 +27,7 @@ class LoggingHook(Hook):
     """
 
     async def on_rollout_start(self, *, rollout: Rollout) -> None:  # type: ignore[override]  # names what it needs
-        show_where_nothing_is_set_up(__name__)
-        logger.info("%s starts", _label(rollout))
+        log_visibly(logger, "%s starts", _label(rollout))
 
     async def on_rollout_end(  # type: ignore[override]  # names what it needs
         self, *, rollout: Rollout, spans: Sequence[Span]
@@ -37,7 +36,8 @@ class LoggingHook(Hook):
         responses = {span.attributes.get(Key.RESPONSE_ID, span.span_id) for span in spans if span.name == Key.SPAN_NAME}
         errors = [span.attributes.get(FAILURE_REASON, "") for span in spans if span.name == AGL_EXCEPTION]
         start = rollout.attempt.start_time if isinstance(rollout, AttemptedRollout) else rollout.start_time
-        logger.info(
+        log_visibly(
+            logger,
             "%s ends: reward %s, %.2f s, %d LLM calls%s",
             _label(rollout),
             "none" if reward is None else f"{reward:g}",

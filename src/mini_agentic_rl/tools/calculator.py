@@ -1,16 +1,30 @@
 """A calculator for models: one arithmetic expression in, one short line of text out.
 
 `calculate` never raises and never runs long: the parser bounds the length and depth of the expression, and the size of
-every intermediate number and exponent, and returns "error: …" without a result. `numbers` does the arithmetic.
+every intermediate number and exponent, and returns "error: …" without a result. Numbers are exact rationals where
+possible, floats for roots and logarithms: 0.1 + 0.2 is 0.3 here.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any, Final
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, Final, TypeAlias
 
-from .numbers import CONSTANTS, FUNCTIONS, CalculationError, Number, bounded, divide, literal, power, written
+Number: TypeAlias = int | Fraction | float
 
+MAX_DIGITS: Final = 100
+"""Decimal digits of any intermediate number."""
+DECIMALS: Final = 10
+"""Decimal places of a result that is not an integer."""
+MAX_ARGUMENTS: Final = 99
+"""Arguments of a variadic function."""
+CONSTANTS: Final[dict[str, Number]] = {"pi": math.pi, "e": math.e}
+
+_MAX_BITS: Final = int(MAX_DIGITS * math.log2(10))
+_MAX_INTEGER: Final = 10**MAX_DIGITS
 MAX_LENGTH: Final = 400
 """Characters of an expression."""
 MAX_DEPTH: Final = 40
@@ -38,11 +52,11 @@ def calculate(expression: str) -> str:
     pi and e, and the functions of `FUNCTIONS`. Powers bind as in Python: -2**2 is -4 and 2**3**2 is 512. In calls of
     functions with several arguments a comma separates arguments.
 
-    Integers are exact up to `numbers.MAX_DIGITS` digits; other results are rounded to `numbers.DECIMALS` decimal
+    Integers are exact up to `MAX_DIGITS` digits; other results are rounded to `DECIMALS` decimal
     places, or to significant digits where they are below 0.0001 or come from a root, a logarithm or the like.
     """
     try:
-        return written(_Parser(_as_text(expression)).value())
+        return _written(_Parser(_as_text(expression)).value())
     except CalculationError as error:
         return f"error: {error}"
     except ZeroDivisionError:
@@ -95,9 +109,9 @@ class _Parser:
         left = self._product()
         while True:
             if self._take("+"):
-                left = bounded(left + self._product())
+                left = _bounded(left + self._product())
             elif self._take("-"):
-                left = bounded(left - self._product())
+                left = _bounded(left - self._product())
             else:
                 return left
 
@@ -105,13 +119,13 @@ class _Parser:
         left = self._signed()
         while True:
             if self._take("//"):
-                left = bounded(left // self._signed())
+                left = _bounded(left // self._signed())
             elif self._take("/"):
-                left = bounded(divide(left, self._signed()))
+                left = _bounded(_divide(left, self._signed()))
             elif self._take("*") or self._take_times():
-                left = bounded(left * self._signed())
+                left = _bounded(left * self._signed())
             elif self._take("%"):
-                left = bounded(left % self._signed())
+                left = _bounded(left % self._signed())
             else:
                 return left
 
@@ -131,17 +145,17 @@ class _Parser:
         self._deeper()
         exponent = self._signed()
         self._depth -= 1
-        return bounded(power(base, exponent))
+        return _bounded(_power_of(base, exponent))
 
     def _percent(self) -> Number:
         """Read an atom and its percent sign, which is the modulo operator before another operand."""
         value = self._atom()
         while self._peek() == "%" and not _OPERAND_NEXT.match(self._text, self._at + 1):
             self._at += 1
-            value = bounded(divide(value, 100))
+            value = _bounded(_divide(value, 100))
         if self._peek() == "%" and _OF.match(self._text, self._at + 1):
             self._at += 1
-            value = bounded(divide(value, 100))
+            value = _bounded(_divide(value, 100))
         return value
 
     def _atom(self) -> Number:
@@ -151,7 +165,7 @@ class _Parser:
         self._peek()
         if match := self._number.match(self._text, self._at):
             self._at = match.end()
-            return literal(match.group())
+            return _literal(match.group())
         if match := _NAME.match(self._text, self._at):
             name = match.group().lower()
             if name in CONSTANTS:
@@ -173,7 +187,7 @@ class _Parser:
         if not fewest <= len(arguments) <= most:
             count = str(most) if fewest == most else f"{fewest} to {most}"
             raise CalculationError(f"{name} takes {count} argument{'s' if most > 1 else ''}")
-        return bounded(function(*arguments))
+        return _bounded(function(*arguments))
 
     def _enclosed(self, number: re.Pattern[str], most: int) -> list[Number]:
         """Return one to `most` values, separated by commas, up to the closing parenthesis."""
@@ -220,3 +234,120 @@ class _Parser:
         character = self._peek()
         message = f"unexpected {character!r} at {self._at + 1}" if character else "incomplete expression"
         return CalculationError(message)
+
+
+class CalculationError(ValueError):
+    """The expression has no value, or a value out of bounds; the message is shown to the model."""
+
+
+def _bounded(value: Any) -> Number:
+    """Return `value` as a number of at most `MAX_DIGITS` digits.
+
+    Raises:
+        CalculationError: it is too large, infinite, NaN or complex.
+    """
+    if isinstance(value, Fraction):
+        if value.denominator == 1:
+            return _bounded(value.numerator)
+        if max(abs(value.numerator), value.denominator) >= _MAX_INTEGER:
+            return float(value)
+        return value
+    if isinstance(value, complex):
+        raise CalculationError("no real result")
+    if isinstance(value, int):
+        if abs(value) >= _MAX_INTEGER:
+            raise CalculationError("number too large")
+        return value
+    number = float(value)
+    if not math.isfinite(number):
+        raise CalculationError("number too large")
+    return number
+
+
+def _divide(left: Number, right: Number) -> Number:
+    """Return `left / right`, exact if both are. Raises ZeroDivisionError."""
+    if isinstance(left, float) or isinstance(right, float):
+        return left / right
+    return Fraction(left) / Fraction(right)
+
+
+def _power_of(base: Number, exponent: Number) -> Any:
+    """Return `base ** exponent`, exact if the base is and the exponent is an integer; it may be complex.
+
+    Raises:
+        CalculationError: the result would be far longer than `MAX_DIGITS`, and is not computed.
+        ZeroDivisionError, OverflowError: as Python's operator.
+    """
+    if isinstance(base, float) or isinstance(exponent, float) or not isinstance(exponent, int):
+        return float(base) ** float(exponent)
+    top = Fraction(base)
+    bits = max(abs(top.numerator), top.denominator).bit_length() - 1
+    if bits * abs(exponent) > _MAX_BITS or (bits == 0 and abs(exponent) >= _MAX_INTEGER):
+        raise CalculationError("number too large")
+    return top**exponent
+
+
+def _square_root(value: Number) -> Number:
+    if value < 0:
+        raise CalculationError("no real result")
+    if not isinstance(value, float):
+        exact = Fraction(value)
+        top, bottom = math.isqrt(exact.numerator), math.isqrt(exact.denominator)
+        if top * top == exact.numerator and bottom * bottom == exact.denominator:
+            return Fraction(top, bottom)
+    return math.sqrt(value)
+
+
+def _round(value: Number, digits: Number = 0) -> Number:
+    if not isinstance(digits, int) or abs(digits) > MAX_DIGITS:
+        raise CalculationError("round takes a whole number of digits")
+    return _bounded(round(value, digits))
+
+
+FUNCTIONS: Final[dict[str, tuple[Callable[..., Any], int, int]]] = {
+    "sqrt": (_square_root, 1, 1),
+    "abs": (abs, 1, 1),
+    "round": (_round, 1, 2),
+    "min": (lambda *values: min(values), 1, MAX_ARGUMENTS),
+    "max": (lambda *values: max(values), 1, MAX_ARGUMENTS),
+    "floor": (math.floor, 1, 1),
+    "ceil": (math.ceil, 1, 1),
+    "log": (math.log, 1, 2),
+    "ln": (math.log, 1, 1),
+    "log10": (math.log10, 1, 1),
+    "log2": (math.log2, 1, 1),
+    "exp": (math.exp, 1, 1),
+    "sin": (math.sin, 1, 1),
+    "cos": (math.cos, 1, 1),
+    "tan": (math.tan, 1, 1),
+}
+"""Name → (function, fewest arguments, most arguments). `log` is natural by default; angles are in radians."""
+
+
+def _literal(text: str) -> Number:
+    """Return the number of a literal such as 12, 1,234.5 or 2e-3.
+
+    Raises:
+        CalculationError: it has too many digits or too large an exponent.
+    """
+    digits = text.replace(",", "").lower()
+    mantissa, _, exponent = digits.partition("e")
+    if len(mantissa) > MAX_DIGITS or len(exponent) > 4 or abs(int(exponent or 0)) > MAX_DIGITS:
+        raise CalculationError("number too large")
+    return _bounded(int(mantissa) if mantissa.isdigit() and not exponent else Fraction(digits))
+
+
+def _written(value: Number) -> str:
+    """Return a result as text: integers in full, fractions to `DECIMALS` places, floats to two more digits."""
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        if value == int(value) and abs(value) < 1e15:
+            return str(int(value))
+        return f"{value:.{DECIMALS + 2}g}"
+    if abs(value) < Fraction(1, 10_000):
+        return f"{float(value):.{DECIMALS}g}"
+    scaled = round(abs(value) * 10**DECIMALS)
+    whole, part = divmod(scaled, 10**DECIMALS)
+    text = f"{whole}.{part:0{DECIMALS}d}".rstrip("0").rstrip(".")
+    return f"-{text}" if value < 0 else text

@@ -118,7 +118,7 @@ def _send_signal(self, number):
     _send(self, number)
 
 
-def _no_signal_handler(self, *_: object) -> None:
+def _not_implemented(self, *_: object, **__: object) -> None:
     raise NotImplementedError
 
 
@@ -166,7 +166,8 @@ if __name__ == "sitecustomize":
         sys.modules["msvcrt"] = _msvcrt
         subprocess.Popen.__init__ = _begin_process
         subprocess.Popen.send_signal = _send_signal
-        asyncio.SelectorEventLoop.add_signal_handler = _no_signal_handler
+        asyncio.SelectorEventLoop.add_signal_handler = _not_implemented
+        asyncio.SelectorEventLoop.subprocess_exec = _not_implemented
         sys.addaudithook(_as_on_windows)
     HIDDEN.update({each: Hidden(each) for each in {*MISSING, *REPLACED}})
     builtins.__import__ = _import_hidden

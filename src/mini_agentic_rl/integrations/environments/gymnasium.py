@@ -15,7 +15,7 @@ from typing import Any, Final
 from ...datasets import Row, TaskRows, check_split, digest
 from ...environments import Endpoint, Message, Outcome, OwnThread, converse
 from ...errors import MissingPackageError, UserError
-from ...user_code import load_object
+from ...plugins import load_object
 
 MAX_TURNS: Final = 16
 _VERSION: Final = re.compile(r"-v\d+$")

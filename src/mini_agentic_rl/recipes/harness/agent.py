@@ -15,10 +15,10 @@ from ...emitter import emit_annotation, emit_reward, operation
 from ...environments import Endpoint, Recipe, find_llm, rollout_url
 from ...errors import UserError
 from ...litagent import LitAgent
+from ...plugins import load_object
 from ...redaction import remember_secrets, without_secrets, without_secrets_within
 from ...semconv import CompletionSpanAttributes
 from ...types import AttemptedRollout, NamedResources, Rollout
-from ...user_code import load_object
 from .run import HarnessResult, HarnessRun, given_variables, make_sandbox, split_words
 from .sandbox import Ended, HarnessError, Scratch, run_folders_in
 
