@@ -92,7 +92,8 @@ class Admission:
         self._lock = threading.Lock()
         self.paused = False
         """True while requests are held."""
-        self._draining = False
+        self.draining = False
+        """True if no requests are admitted."""
         self._waiting: set[asyncio.Future[None]] = set()
         self._empty = threading.Event()
         self.active = 0
@@ -102,11 +103,6 @@ class Admission:
     def waiting(self) -> int:
         """Number of requests that wait for the end of a pause."""
         return len(self._waiting)
-
-    @property
-    def draining(self) -> bool:
-        """True if no requests are admitted."""
-        return self._draining
 
     @contextmanager
     def admitted(self, headers: Mapping[str, str]) -> Iterator[str]:
@@ -118,7 +114,7 @@ class Admission:
             OverloadedError: its key exceeds the rate limit or the concurrency limit.
         """
         key = self.keys.check(headers)
-        if self._draining:
+        if self.draining:
             raise DrainingError
         bound = self.limits.max_concurrent_requests
         if bound is not None and self._by_key[key] >= bound:
@@ -167,14 +163,14 @@ class Admission:
                 raise OverloadedError("the model is being updated; try again", retry_after=_PAUSED_RETRY_SECONDS)
             turn = asyncio.get_running_loop().create_future()
             with self._lock:
-                if not self.paused or self._draining:
+                if not self.paused or self.draining:
                     break
                 self._waiting.add(turn)
             try:
                 await turn
             finally:
                 self._waiting.discard(turn)
-        if self._draining:
+        if self.draining:
             raise DrainingError
 
     def pause(self) -> None:
@@ -192,7 +188,7 @@ class Admission:
         """Admit no more requests, and wait at most `timeout` seconds for the running ones; True if all have ended."""
         self._empty.clear()
         with self._lock:
-            self._draining = True
+            self.draining = True
             self._wake()
         end = time.monotonic() + timeout
         if self.active == 0:
@@ -202,7 +198,7 @@ class Admission:
     def reopen(self) -> None:
         """Admit requests again after `drain`."""
         with self._lock:
-            self._draining = False
+            self.draining = False
 
     def _wake(self) -> None:
         for turn in list(self._waiting):
@@ -270,20 +266,19 @@ class ApiKeys:
         """
         if not self._keys:
             return ANYBODY
-        given = self._given(headers).encode("latin-1")  # ASGI servers decode headers so
+        authorization = headers.get("authorization", "")
+        scheme, _, token = authorization.partition(" ")
+        bearer = scheme.lower() == "bearer"  # RFC 9110: in any case
+        if self._bearer_only:
+            sent = token.lstrip(" ") if bearer else ""
+        else:
+            sent = (token.lstrip(" ") if bearer else authorization) or headers.get("x-api-key", "")
+        given = sent.encode("latin-1")  # ASGI servers decode headers so
         # Compare with all keys, each in constant time, so that the time says nothing about a key.
         matching = [key for key in self._keys if hmac.compare_digest(given, key.encode())]
         if not matching:
             raise AuthenticationError(f"wrong or missing API key: send it as {self._hint}", code="invalid_api_key")
         return matching[0]
-
-    def _given(self, headers: Mapping[str, str]) -> str:
-        authorization = headers.get("authorization", "")
-        scheme, _, token = authorization.partition(" ")
-        bearer = scheme.lower() == "bearer"  # RFC 9110: in any case
-        if self._bearer_only:
-            return token.lstrip(" ") if bearer else ""
-        return (token.lstrip(" ") if bearer else authorization) or headers.get("x-api-key", "")
 
 
 def is_loopback(host: str) -> bool:

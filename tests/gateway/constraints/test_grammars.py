@@ -261,8 +261,9 @@ def test_a_thought_comes_first_and_is_free(begun, fields, text, allowed):
         assert accepts(asyncio.run(compiler.compile(rule))(), written(text, tokenizer)) is allowed
 
 
-async def test_a_form_is_compiled_once_and_the_oldest_is_dropped():
-    compiler = ConstraintCompiler(TOKENIZER, [END], max_grammars=2)
+async def test_a_form_is_compiled_once_and_the_oldest_is_dropped(monkeypatch):
+    monkeypatch.setattr("mini_agentic_rl.gateway.constraints.compiler.MAX_GRAMMARS", 2)
+    compiler = ConstraintCompiler(TOKENIZER, [END])
     rules = [rule_of(response_format=json_schema({"const": number})) for number in range(3)]
     first = await asyncio.gather(*(compiler.compile(rules[0]) for _ in range(8)))
     assert len({begin.__self__ for begin in first}) == 1

@@ -54,20 +54,6 @@ async def test_whole_and_streamed_answers_pass_unchanged_and_leave_the_same_reco
     assert (record.model, record.response_id) == ("policy", whole.id)
 
 
-async def test_a_tool_loop_in_responses_is_recorded_as_one_branch(agent_url, store, rollout):
-    tool = {"type": "function", "name": "calculate", "parameters": SCHEMA}
-    asked = {"model": "policy", "tools": [tool]}
-    async with openai_client(agent_url) as client:
-        events = [event async for event in await client.responses.create(**asked, input="12+30?", stream=True)]
-        first = events[-1].response
-        calls = [item.call_id for item in first.output if item.type == "function_call"]
-        results = [{"type": "function_call_output", "call_id": call_id, "output": "42"} for call_id in calls]
-        answer = await client.responses.create(**asked, input=results, previous_response_id=first.id)
-    assert answer.output_text == "The answer is 42."
-    assert answer.usage.output_tokens > 0
-    assert_one_branch(await records_of(store, rollout.rollout_id), calls=2)
-
-
 async def test_a_streamed_tool_loop_in_messages_is_recorded_as_one_branch(agent_url, store, rollout):
     tool = {"name": "calculate", "input_schema": SCHEMA}
     messages: list = [{"role": "user", "content": "12+30?"}]
