@@ -11,7 +11,7 @@ from anthropic import Anthropic, AsyncAnthropic
 from mini_agentic_rl.gateway.dialects import AnthropicDialect
 from mini_agentic_rl.http import HttpError
 
-from ..samples import CALL_TEXT, QUESTION, assert_one_branch, records_of, rollout_url
+from ..samples import CALL_TEXT, FUNCTION, QUESTION, TWO_CALLS, assert_one_branch, records_of, rollout_url
 from .chunks import CALLS, REASONED, chunks, completion
 
 ASKED = {"model": "tiny", "max_tokens": 200, "messages": QUESTION}
@@ -184,17 +184,8 @@ def test_each_status_has_anthropics_name():
         assert refused == {"type": "error", "error": {"type": kind, "message": "it broke"}}
 
 
-CALCULATE = {
-    "name": "calculate",
-    "description": "Evaluate arithmetic.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"expression": {"type": "string"}},
-        "required": ["expression"],
-    },
-}
+CALCULATE = {"name": FUNCTION["name"], "input_schema": FUNCTION["parameters"]}
 IDS = {"return_token_ids": True}
-TWO_CALLS = f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT.replace('12+30', '1+1')}"
 
 
 def root_of(url: str) -> str:

@@ -75,17 +75,6 @@ def test_a_stream_carries_what_a_whole_answer_carries(serve, content, options):
         assert sampler.closed_early == 2
 
 
-def test_a_stream_ends_with_usage_if_it_is_requested(serve):
-    server, _ = serve(["The answer is 42."])
-    chunks = list(
-        client_of(server).chat.completions.create(**ASKED, stream=True, stream_options={"include_usage": True})
-    )
-    assert chunks[-1].choices == []
-    assert chunks[-1].usage.completion_tokens > 0
-    assert all(chunk.usage is None for chunk in chunks[:-1])
-    assert len({chunk.id for chunk in chunks}) == 1
-
-
 def test_text_arrives_before_the_answer_is_complete(serve):
     server, sampler = serve(["one two three four five"], delay=0.02)
     stream = client_of(server).chat.completions.create(**ASKED, stream=True)

@@ -25,13 +25,11 @@ from mini_agentic_rl.gateway.errors import UnavailableError
 from mini_agentic_rl.gateway.render.messages import plain_messages
 from mini_agentic_rl.http import HttpError, encode, json_object
 
-from ..samples import CALCULATOR, CALL_TEXT, QUESTION
+from ..samples import CALCULATOR, CALL_TEXT, FUNCTION, QUESTION
 from ..small_tokenizer import CHATML, THINKING_BEGUN, small_tokenizer
 from .chunks import chunk
 
 Json = dict[str, Any]
-
-FUNCTION: Json = CALCULATOR["function"]  # type: ignore[assignment]  # the values of the tool are of several types
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ def _count_message(usage: Json) -> tuple[int, int, int]:
 CHAT = Words(
     ChatDialect,
     {"model": "tiny", "messages": QUESTION},
-    dict(CALCULATOR),
+    CALCULATOR,
     ("required", {"type": "function", "function": {"name": "calculate"}}),
     "none",
     _read_chat,
@@ -395,6 +393,11 @@ def test_options_of_the_prompt_and_the_end_of_an_answer(serve, tokenizer):
     answer = post(server, **BODY, stream=True, stream_options=options)
     chunks = [line for line in answer.text.splitlines() if line.startswith("data: {")]
     assert all(f'"prompt_tokens":{len(sampler.requests[-1].prompt_ids)}' in each for each in chunks)
+    answer = post(server, **BODY, stream=True, stream_options={"include_usage": True})
+    *earlier, last = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert all(chunk["usage"] is None for chunk in earlier)
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] > 0
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -76,11 +75,7 @@ async def test_refusals_and_fields_without_effect_are_reported_in_the_agents_dia
         with pytest.raises(openai.BadRequestError, match="maximum context length") as refused:
             await client.responses.create(model="policy", input=long, stream=True)
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
-    asked = {"model": "policy", "max_tokens": 9, "messages": [{"role": "user", "content": long}]}
-    async with AsyncAnthropic(base_url=agent_url.removesuffix("/v1"), api_key="none", max_retries=0) as client:
-        with pytest.raises(anthropic.BadRequestError, match="maximum context length") as refused_message:
-            await client.messages.create(**asked)
-    assert refused_message.value.body["error"]["type"] == "invalid_request_error"
+    asked = {"model": "policy", "max_tokens": 9, "messages": QUESTION}
     tools = [{"type": "local_shell"}, {"type": "function", "name": "calculate", "parameters": SCHEMA}]
     async with httpx.AsyncClient() as client:
         body = {"model": "policy", "input": "hi", "tools": tools, "frobnicate": 1}

@@ -63,11 +63,7 @@ class ProxyService:
     """
 
     title = "mini-agentic-rl proxy"
-    about = (
-        "An OpenAI-compatible endpoint that passes calls on to other servers: set a client's base_url to this address "
-        "with /v1. Calls under /rollout/ID/attempt/ID/v1 are recorded for training. Where keys are set, requests carry "
-        "'Authorization: Bearer KEY' or 'x-api-key: KEY'."
-    )
+    about = "An OpenAI-compatible endpoint that passes calls on to other servers"
     owner = "upstream"
     context_length = None
     count = None
