@@ -9,6 +9,7 @@ from typing import ClassVar
 import pytest
 
 from mini_agentic_rl.gateway.constraints import compiler
+from mini_agentic_rl.gateway.constraints.compiler import _ForkingWorker
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.proxy import LLMProxy
 from mini_agentic_rl.store import InMemoryLightningStore
@@ -52,9 +53,6 @@ def ok(_ok):
 def _equal_priority(monkeypatch):
     """Trials of slow grammars wait for no other process of this computer."""
     monkeypatch.setattr(compiler, "_SLOW_NICENESS", 0)
-
-
-_ForkingWorker = compiler._ForkingWorker
 
 
 class SharedWorker:

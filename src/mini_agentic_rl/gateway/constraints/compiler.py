@@ -190,8 +190,8 @@ class ConstraintCompiler:
             thread = self._quick if outcome.seconds <= QUICK_SECONDS else self._slow
             grammar = await asyncio.get_running_loop().run_in_executor(thread, Grammar, text, self._vocabulary)
         except (GrammarError, BadRequestError) as error:
-            known = isinstance(error, BadRequestError)
-            refusal = error if known else BadRequestError(f"{rule.field}: {error}", param=rule.field)
+            message = f"{rule.field}: {error}"
+            refusal = error if isinstance(error, BadRequestError) else BadRequestError(message, param=rule.field)
             self._refusals.pop(key, None)
             self._refusals[key] = (refusal, time.monotonic() + REFUSED_SECONDS)
             if len(self._refusals) > _MAX_REFUSALS:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import httpx
 
@@ -160,8 +160,7 @@ class ProxiedCall:
     adds_usage: bool
     """True if a stream reports token counts that the agent did not request."""
     start_time: float
-
-    left_out: ClassVar[Sequence[str]] = ()
+    left_out: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._body = self.exchange.chat
