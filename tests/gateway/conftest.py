@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Sequence
-from functools import cache
+from typing import ClassVar
 
 import pytest
 
 from mini_agentic_rl.gateway.constraints import compiler
-from mini_agentic_rl.gateway.constraints.compiler import GrammarTrials
+from mini_agentic_rl.gateway.constraints.compiler import _ForkingWorker
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.proxy import LLMProxy
-from mini_agentic_rl.gateway.settings import GrammarLimits
 from mini_agentic_rl.store import InMemoryLightningStore
 
 from .proxy.fake_upstream import FakeUpstream
@@ -56,16 +55,17 @@ def _equal_priority(monkeypatch):
     monkeypatch.setattr(compiler, "_SLOW_NICENESS", 0)
 
 
-@cache
-def _trials(tokenizer: str, end_ids: tuple[int, ...], seconds: float, mib: int) -> GrammarTrials:
-    return GrammarTrials(tokenizer, end_ids, GrammarLimits(max_grammar_seconds=seconds, max_grammar_mib=mib))
+class SharedWorker:
+    """A worker whose process outlives the server: starting one for each test would take half a second."""
 
+    quick_seconds = _ForkingWorker.quick_seconds
+    _by_setup: ClassVar[dict[str, _ForkingWorker]] = {}
 
-class SharedTrials:
-    """`GrammarTrials` whose process outlives the server: starting one for each test would take half a second."""
-
-    def __init__(self, tokenizer: str, end_ids: Sequence[int], limits: GrammarLimits) -> None:
-        self.ask = _trials(tokenizer, tuple(end_ids), limits.max_grammar_seconds, limits.max_grammar_mib).ask
+    def __init__(self, setup) -> None:
+        key = json.dumps(setup)
+        if key not in self._by_setup:
+            self._by_setup[key] = _ForkingWorker(setup)
+        self.run = self._by_setup[key].run
 
     def close(self) -> None:
         pass
@@ -74,7 +74,7 @@ class SharedTrials:
 @pytest.fixture
 def serve(tokenizer, monkeypatch):
     """Start a server that says the given texts; all are stopped after the test, while the next one runs."""
-    monkeypatch.setattr(compiler, "GrammarTrials", SharedTrials)
+    monkeypatch.setattr(compiler, "_ForkingWorker", SharedWorker)
     running = []
 
     def start(answers, *, store=None, api_key=None, limits=None, tool_format="auto", **scripted):

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 from urllib.parse import urlsplit
 
 from openai import AsyncOpenAI
@@ -17,21 +18,20 @@ from mini_agentic_rl.tokens import TokenTree
 
 QUESTION = [{"role": "user", "content": "12+30?"}]
 
-CALCULATOR = {
-    "type": "function",
-    "function": {
-        "name": "calculate",
-        "description": "Evaluate arithmetic.",
-        "parameters": {
-            "type": "object",
-            "properties": {"expression": {"type": "string"}},
-            "required": ["expression"],
-            "additionalProperties": False,
-        },
+FUNCTION: dict[str, Any] = {
+    "name": "calculate",
+    "description": "Evaluate arithmetic.",
+    "parameters": {
+        "type": "object",
+        "properties": {"expression": {"type": "string"}},
+        "required": ["expression"],
+        "additionalProperties": False,
     },
 }
+CALCULATOR: dict[str, Any] = {"type": "function", "function": FUNCTION}
 
 CALL_TEXT = '<tool_call>\n{"name": "calculate", "arguments": {"expression": "12+30"}}\n</tool_call>'
+TWO_CALLS = f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT.replace('12+30', '1+1')}"
 
 
 def call_message(arguments: str = '{"expression": "12+30"}', content: str | None = None) -> dict:

@@ -37,6 +37,8 @@ class ScriptedSampler:
         self.active = 0
         self.failure = failure
         self.breaks: Exception | None = None
+        self.learns_after: int | None = None
+        """Tokens of an answer after which the policy version goes from 3 to 4."""
         self._answers = answers
         self._delay = delay
         self._step = tokens_per_delta
@@ -67,7 +69,7 @@ class ScriptedSampler:
                     logprobs=tuple(-0.5 * (start + offset + 1) for offset in range(len(part))),
                     top_logprobs=tuple(tuple((id_, -0.5) for _ in range(top)) for id_ in part) if top else (),
                     finish_reason=reason if last else None,
-                    version=3,
+                    version=3 if self.learns_after is None or start < self.learns_after else 4,
                     cached_tokens=5 if start == 0 else 0,
                 )
                 if self.breaks is not None:

@@ -7,21 +7,14 @@ import json
 import time
 
 import httpx
-import numpy as np
 import openai
 import pytest
 
-from helpers import sample_all, tiny_policy
 from mini_agentic_rl.adapter import spans_to_records
-from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.gateway.settings import GatewayLimits
-from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LossOutputs
-from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.semconv import AGL_EXCEPTION, FAILURE_REASON
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Attr
 from mini_agentic_rl.store import InMemoryLightningStore
-from mini_agentic_rl.tokens import SamplingParams, TokenTree, pack
-from tiny import tiny_tokenizer
 
 from .samples import CALCULATOR, CALL_TEXT, QUESTION, ask_and_leave, openai_client, rollout_url
 
@@ -238,40 +231,12 @@ async def test_an_attempt_whose_refusal_cannot_be_recorded_is_stopped_all_the_sa
     assert f"could not mark attempt {rollout.attempt.attempt_id} of rollout {rollout.rollout_id}" in caplog.text
 
 
-def _packed(records):
-    tree = TokenTree()
-    for index, record in enumerate(records):
-        tree.insert(record, index)
-    return pack([tree])
-
-
-async def test_each_token_is_recorded_with_the_policy_version_that_sampled_it():
-    store, tokenizer = InMemoryLightningStore(), tiny_tokenizer()
-    engine = EngineSettings(block_size=4, cache_mib=1, max_draft_tokens=0)
-    with tiny_policy(engine=engine, vocabulary=len(tokenizer)) as policy:
-        sampler = PolicySampler(policy.engine, base_name="base", adapters=["default"], context_length=512)
-        with MiniLLMServer(sampler, tokenizer, model_name="tiny", store=store) as server:
-            rollout_id, url = await rollout_url(server, store)
-            # No end token: the answer must be running when the weights change.
-            bias = {str(tokenizer.eos_token_id): -100}
-            asking = asyncio.create_task(_ask(url, max_tokens=400, seed=2, logit_bias=bias))
-            while policy.engine.counters.sampled_tokens < 5:
-                await asyncio.sleep(0.005)
-            learner = await policy.run_async(lambda: policy.learner(LearnerSettings(learning_rate=0.05)))
-            (other,) = await asyncio.to_thread(sample_all, policy, [[1, 2, 3]], [SamplingParams(max_tokens=2)])
-
-            def learn():
-                learner.forward_backward(_packed([other]), lambda inputs: LossOutputs(inputs.logprobs_S.sum()))
-                learner.optim_step()
-
-            await policy.learn_async(learn, 0.5)
-            await asking
-        (record,) = spans_to_records(await store.query_spans(rollout_id))
-        learned = policy.run(lambda: learner.logprobs(_packed([record]))).numpy()
+async def test_each_token_is_recorded_with_the_policy_version_that_sampled_it(serve, store):
+    server, sampler = serve(["word " * 3], store=store)
+    sampler.learns_after = 2
+    rollout_id, url = await rollout_url(server, store)
+    await _ask(url)
+    (record,) = spans_to_records(await store.query_spans(rollout_id))
+    assert record.version == 3
     assert record.versions is not None
-    assert record.version == record.versions[0] == 0
-    assert record.versions.size == record.output_ids.size
-    assert set(record.versions) == {0, 1}
-    new = _packed([record]).version_S == 1
-    # The bias is part of the recorded log-probabilities, and of the end token's alone.
-    assert np.abs(learned - record.logprobs)[new].max() < np.abs(learned - record.logprobs)[~new].max() / 3
+    assert record.versions.tolist() == [3, 3] + [4] * (record.output_ids.size - 2)

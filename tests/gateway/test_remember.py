@@ -9,7 +9,7 @@ from mini_agentic_rl.gateway.render.messages import plain_messages
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 
 from .samples import CALCULATOR, QUESTION, call_message, result_message
-from .small_tokenizer import THINKING, small_tokenizer
+from .small_tokenizer import small_tokenizer
 
 ATTEMPT = ("rollout", "attempt")
 TOOLS = [CALCULATOR]
@@ -108,14 +108,6 @@ def test_attempts_do_not_know_of_each_other(memory):
     assert not continues(memory, recorded, messages, scope=("rollout", "another"))
     assert not continues(memory, recorded, messages, scope=None)
     assert (memory.prompt_counts()["rendered"], memory.prompt_counts()["forked"]) == (3, 0)
-
-
-def test_history_that_the_template_rewrites_forks():
-    memory = ConversationMemory(ChatRenderer(small_tokenizer(THINKING)))
-    answer = {"role": "assistant", "content": "<think>carry nothing</think>42"}
-    recorded = serve_call(memory, QUESTION, answer)
-    assert not continues(memory, recorded, [*QUESTION, answer, {"role": "user", "content": "Sure?"}])
-    assert reasons(memory) == {"template": 1}
 
 
 def test_memory_is_bounded_in_attempts_calls_and_tokens(tokenizer):

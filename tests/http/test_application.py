@@ -27,7 +27,7 @@ from mini_agentic_rl.http import (
     openai_response,
     read_body,
 )
-from mini_agentic_rl.http.body import MOST_STREAMS, Gunzip, GunzipError, TooLargeError, gunzip
+from mini_agentic_rl.http.body import MOST_STREAMS, Gunzip, GunzipError, TooLargeError
 
 LIMIT = 1000
 
@@ -130,6 +130,13 @@ def test_streams_that_come_in_parts_are_the_whole_text(texts: list[bytes], cut: 
     parts = [piece for at in range(0, len(packed), cut) for piece in stream.feed(packed[at : at + cut])]
     stream.end()
     assert b"".join(parts) == b"".join(texts) == gunzip(packed, 10**7)
+
+
+def gunzip(data: bytes, limit: int) -> bytes:
+    stream = Gunzip(limit)
+    whole = b"".join(stream.feed(data))
+    stream.end()
+    return whole
 
 
 def test_the_bound_is_exact() -> None:

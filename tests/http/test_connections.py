@@ -20,11 +20,11 @@ from starlette.routing import Route
 
 from mini_agentic_rl.http import (
     Admission,
+    AdmittedEndpoint,
     AdmittingServer,
     ApiKeys,
     RequestLimits,
     ServerThread,
-    guarded,
     new_app,
     openai_response,
     read_body,
@@ -49,14 +49,16 @@ def _serving(
     async def much(request: Request) -> Response:
         return Response(b"a" * 50_000_000)
 
-    routes = [Route("/echo", guarded(echo, openai_response), methods=["POST"]), Route("/much", much)]
+    admission = Admission(limits or RequestLimits())
+    endpoint = AdmittedEndpoint("echo", echo, admission, None, openai_response)
+    routes = [Route("/echo", endpoint, methods=["POST"]), Route("/much", much)]
     app = new_app(openai_response, ApiKeys([]), title="a test", about="", routes=routes)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in bounds.items():
             patch.setattr(BoundedConnection, name, value)
         if "most" in bounds:
             patch.setattr("mini_agentic_rl.http.server.most_connections", lambda: bounds["most"])
-        with AdmittingServer(app, Admission(limits or RequestLimits()), "127.0.0.1", 0, "test server") as server:
+        with AdmittingServer(app, admission, "127.0.0.1", 0, "test server") as server:
             yield server
 
 

@@ -14,7 +14,6 @@ from .application import MetricFamily as MetricFamily
 from .application import RequestMetrics as RequestMetrics
 from .application import WebPages as WebPages
 from .application import disconnected as disconnected
-from .application import guarded as guarded
 from .application import json_response as json_response
 from .application import new_app as new_app
 from .application import openai_response as openai_response

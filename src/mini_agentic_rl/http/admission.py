@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -270,20 +271,19 @@ class ApiKeys:
         """
         if not self._keys:
             return ANYBODY
-        given = self._given(headers).encode("latin-1")  # ASGI servers decode headers so
+        authorization = headers.get("authorization", "")
+        scheme, _, token = authorization.partition(" ")
+        bearer = scheme.lower() == "bearer"  # RFC 9110: in any case
+        if self._bearer_only:
+            sent = token.lstrip(" ") if bearer else ""
+        else:
+            sent = (token.lstrip(" ") if bearer else authorization) or headers.get("x-api-key", "")
+        given = sent.encode("latin-1")  # ASGI servers decode headers so
         # Compare with all keys, each in constant time, so that the time says nothing about a key.
         matching = [key for key in self._keys if hmac.compare_digest(given, key.encode())]
         if not matching:
             raise AuthenticationError(f"wrong or missing API key: send it as {self._hint}", code="invalid_api_key")
         return matching[0]
-
-    def _given(self, headers: Mapping[str, str]) -> str:
-        authorization = headers.get("authorization", "")
-        scheme, _, token = authorization.partition(" ")
-        bearer = scheme.lower() == "bearer"  # RFC 9110: in any case
-        if self._bearer_only:
-            return token.lstrip(" ") if bearer else ""
-        return (token.lstrip(" ") if bearer else authorization) or headers.get("x-api-key", "")
 
 
 def is_loopback(host: str) -> bool:
@@ -294,46 +294,32 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+@dataclass(frozen=True, eq=False)
 class AccessCheck:
-    """Middleware that refuses requests without a key, and, for a server without keys, requests of web pages.
+    """Middleware that refuses requests without a key, and, for a server without keys, requests of web pages."""
 
-    Args:
-        app: The application.
-        keys: The keys of the server.
-        respond: Returns the response for a refusal.
-        open_paths: Paths that need no key; None leaves the check to the endpoints.
-        origins: Web pages that may send requests; `*` means every page.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        keys: ApiKeys,
-        respond: Callable[[HttpError], Response],
-        open_paths: Collection[str] | None = None,
-        origins: Collection[str] = (),
-    ) -> None:
-        self._app = app
-        self._keys = keys
-        self._respond = respond
-        self._open_paths = open_paths
-        self._origins = frozenset(origins)
+    app: ASGIApp
+    keys: ApiKeys
+    respond: Callable[[HttpError], Response]
+    """Returns the response for a refusal."""
+    open_paths: Collection[str] | None = None
+    """Paths that need no key; None leaves the check to the endpoints."""
+    origins: Collection[str] = ()
+    """Web pages that may send requests; `*` means every page."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            headers = Headers(scope=scope)
             try:
-                self._check(scope["path"], Headers(scope=scope))
+                if self.open_paths is not None and scope["path"] not in self.open_paths:
+                    self.keys.check(headers)
+                invited = "*" in self.origins or headers.get("origin") in self.origins
+                if self.keys.first is None and not invited and is_from_web_page(headers):
+                    raise ForbiddenError(_NO_PAGES)
             except HttpError as error:
-                await self._respond(error)(scope, receive, send)
+                await self.respond(error)(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
-
-    def _check(self, path: str, headers: Headers) -> None:
-        if self._open_paths is not None and path not in self._open_paths:
-            self._keys.check(headers)
-        invited = "*" in self._origins or headers.get("origin") in self._origins
-        if self._keys.first is None and not invited and is_from_web_page(headers):
-            raise ForbiddenError(_NO_PAGES)
+        await self.app(scope, receive, send)
 
 
 _NO_PAGES: Final = "without an API key, only requests to localhost or an IP address and from no web page are taken"

@@ -1,7 +1,7 @@
 """ASGI applications with admission, error responses and metrics.
 
-`AdmittedEndpoint` admits or refuses a request, `guarded` runs the endpoint and turns its errors into responses in the
-server's own shape, and the request is counted when its last byte has been sent.
+`AdmittedEndpoint` admits or refuses a request, runs the endpoint, turns its errors into responses in the server's own
+shape, and counts the request when its last byte has been sent.
 """
 
 from __future__ import annotations
@@ -121,53 +121,24 @@ def new_app(
     )
 
 
-def guarded(endpoint: Endpoint, respond: ErrorResponse) -> Endpoint:
-    """Return the endpoint with its errors turned into responses."""
-
-    async def call(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except HttpError as error:
-            return respond(error)
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        except Exception as error:  # an internal error must not stop the server
-            log_failure(logger, error, f"{request.method} {request.url.path} failed")
-            return respond(HttpError(FAILED))
-
-    return call
-
-
 class EventStream(Response):
     """A response of server-sent events; `failed` is set if it fails after it has begun."""
 
     failed = False
 
 
+@dataclass(frozen=True, eq=False)
 class AdmittedEndpoint:
-    """An endpoint as an ASGI application, with admission until the response is sent, and metrics.
+    """An endpoint as an ASGI application, with admission until the response is sent, and metrics."""
 
-    Args:
-        name: Name of its requests in the metrics.
-        endpoint: Answers requests.
-        admission: Admits requests.
-        metrics: Counts requests; None counts nothing.
-        respond: Returns the responses for errors.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        endpoint: Endpoint,
-        admission: Admission,
-        metrics: RequestMetrics | None,
-        respond: ErrorResponse,
-    ) -> None:
-        self._name = name
-        self._endpoint = guarded(endpoint, respond)
-        self._admission = admission
-        self._metrics = metrics
-        self._respond = respond
+    name: str
+    """Name of its requests in the metrics."""
+    endpoint: Endpoint
+    admission: Admission
+    metrics: RequestMetrics | None
+    """Counts requests; None counts nothing."""
+    respond: ErrorResponse
+    """Returns the responses for errors."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         watch = RequestWatch(receive, send)
@@ -175,16 +146,27 @@ class AdmittedEndpoint:
         streamed = False
         try:
             try:
-                with self._admission.admitted(request.headers) as request.state.api_key:
-                    response = await self._endpoint(request)
+                with self.admission.admitted(request.headers) as request.state.api_key:
+                    response = await self._answer(request)
                     streamed = isinstance(response, EventStream)
                     await response(scope, watch.receive, watch.send)
                     watch.broken = isinstance(response, EventStream) and response.failed
-            except HttpError as error:  # of the admission: the endpoint turns its own into responses
-                await self._respond(error)(scope, watch.receive, watch.send)
+            except HttpError as error:  # of the admission
+                await self.respond(error)(scope, watch.receive, watch.send)
         finally:
-            if self._metrics is not None:
-                self._metrics.observe(self._name, watch, streamed=streamed)
+            if self.metrics is not None:
+                self.metrics.observe(self.name, watch, streamed=streamed)
+
+    async def _answer(self, request: Request) -> Response:
+        try:
+            return await self.endpoint(request)
+        except HttpError as error:
+            return self.respond(error)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        except Exception as error:  # an internal error must not stop the server
+            log_failure(logger, error, f"{request.method} {request.url.path} failed")
+            return self.respond(HttpError(FAILED))
 
 
 def json_response(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -335,24 +317,19 @@ class RequestMetrics:
         return generate_latest(self.registry)
 
 
+@dataclass(frozen=True, eq=False)
 class _ScrapedFamilies(Collector):
-    def __init__(
-        self,
-        prefix: str,
-        gauges: Callable[[], Iterable[MetricFamily]],
-        counters: Callable[[], Iterable[MetricFamily]],
-    ) -> None:
-        self._prefix = prefix
-        self._gauges = gauges
-        self._counters = counters
+    prefix: str
+    gauges: Callable[[], Iterable[MetricFamily]]
+    counters: Callable[[], Iterable[MetricFamily]]
 
     def describe(self) -> Iterable[Metric]:
         return []  # the registry would collect to learn the names, before there is anything to collect
 
     def collect(self) -> Iterable[Metric]:
-        for kind, families in ((GaugeMetricFamily, self._gauges()), (CounterMetricFamily, self._counters())):
+        for kind, families in ((GaugeMetricFamily, self.gauges()), (CounterMetricFamily, self.counters())):
             for family in families:
-                metric = kind(f"{self._prefix}_{family.name}", family.text, labels=family.labels)
+                metric = kind(f"{self.prefix}_{family.name}", family.text, labels=family.labels)
                 for labels, value in family.values.items():
                     metric.add_metric(labels, value)
                 yield metric

@@ -125,12 +125,15 @@ async def _arrived(request: Request, limit: int) -> bytes | Callable[[], Excepti
 
 
 def _decompressed(body: bytes, limit: int) -> bytes:
+    stream = Gunzip(limit)
     try:
-        return gunzip(body, limit)
+        whole = b"".join(stream.feed(body))
+        stream.end()
     except TooLargeError:
         raise BodyTooLargeError(limit) from None
     except GunzipError as error:
         raise BadRequestError(f"the body cannot be decompressed, though its header says gzip: {error}") from None
+    return whole
 
 
 class Body(BaseModel):
@@ -249,19 +252,6 @@ class Gunzip:
         if self._size > self._limit:
             raise TooLargeError(f"it decompresses to more than {self._limit} bytes")
         return piece, self._stream.unused_data if self._stream.eof else self._stream.unconsumed_tail
-
-
-def gunzip(data: bytes, limit: int) -> bytes:
-    """Return decompressed bytes.
-
-    Raises:
-        TooLargeError: there are more than `limit`.
-        GunzipError: it is not gzip, ends too early, or has more than `MOST_STREAMS` streams.
-    """
-    stream = Gunzip(limit)
-    whole = b"".join(stream.feed(data))
-    stream.end()
-    return whole
 
 
 SMALL: Final = 16 * 1024

@@ -20,21 +20,30 @@ class HttpError(Exception):
         param: The wrong field of the request.
         code: A short name of the error, for programs.
         kind: OpenAI's type of the error; by default that of the class.
+        status: HTTP status; by default that of the class.
+        headers: Headers to send along.
     """
 
     status = 500
     kind = "server_error"
 
     def __init__(
-        self, message: str, *, param: str | None = None, code: str | None = None, kind: str | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        kind: str | None = None,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind or self.kind
+        self.status = status or self.status
         self.message = message
         self.param = param
         self.code = code
-        self.headers: dict[str, str] = {}
-        """Headers to send along."""
+        self.headers = dict(headers or {})
 
     def body(self) -> dict[str, Any]:
         """Return OpenAI's error object, the body of the response."""
@@ -68,9 +77,7 @@ class NotServedError(HttpError):
     kind = "invalid_request_error"
 
     def __init__(self, method: str, path: str, status: int = 404, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(f"{method} {path} is not served here")
-        self.status = status
-        self.headers = dict(headers or {})
+        super().__init__(f"{method} {path} is not served here", status=status, headers=headers)
 
 
 class BodyTooLargeError(HttpError):
@@ -90,8 +97,8 @@ class BodyTooSlowError(HttpError):
     kind = "invalid_request_error"
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"the body did not arrive within {seconds:g} seconds (max_body_seconds)")
-        self.headers = {"Connection": "close"}
+        message = f"the body did not arrive within {seconds:g} seconds (max_body_seconds)"
+        super().__init__(message, headers={"Connection": "close"})
 
 
 class UnsupportedEncodingError(HttpError):
@@ -108,8 +115,7 @@ class OverloadedError(HttpError):
     kind = "rate_limit_error"
 
     def __init__(self, message: str = "The server is busy; try again shortly.", *, retry_after: float = 1.0) -> None:
-        super().__init__(message, code="rate_limit_exceeded")
-        self.headers = {"Retry-After": f"{retry_after:g}"}
+        super().__init__(message, code="rate_limit_exceeded", headers={"Retry-After": f"{retry_after:g}"})
 
 
 class DrainingError(HttpError):
@@ -118,5 +124,5 @@ class DrainingError(HttpError):
     status = 503
 
     def __init__(self) -> None:
-        super().__init__("the server is stopping; try again in a moment", code="server_stopping")
-        self.headers = {"Retry-After": "5", "Connection": "close"}
+        headers = {"Retry-After": "5", "Connection": "close"}
+        super().__init__("the server is stopping; try again in a moment", code="server_stopping", headers=headers)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, NoReturn
@@ -72,8 +72,7 @@ def parse_json(text: str, *, keep_halves: bool = False, max_depth: int = MAX_DEP
         value = decoder.decode(text)
     except RecursionError:
         raise _too_deep(max_depth) from None
-    if _may_be_deep(text) and _depth_is_beyond(max_depth, value):
-        raise _too_deep(max_depth)
+    _check_depth(value, text, max_depth, max_depth)
     return value
 
 
@@ -196,8 +195,7 @@ class _Walk:
         except ValueError:
             self._next_try = start + _APART
             return None
-        if _may_be_deep(piece) and _depth_is_beyond(levels, result[0]):
-            raise _too_deep(self._max_depth)
+        _check_depth(result[0], piece, levels, self._max_depth)
         return result
 
     def _container(self, start: int, depth: int) -> tuple[Any, int]:
@@ -216,8 +214,13 @@ class _Walk:
                 value, at = self._value(at, depth)
                 more = [value]
             else:
-                name, at = self._name(at)
-                value, at = self._value(self._after_space(at), depth)
+                if self._text[at : at + 1] != '"':
+                    raise self._expected("property name enclosed in double quotes", at)
+                name, at = self._read(self._text, at)
+                at = self._after_space(at)
+                if self._text[at : at + 1] != ":":
+                    raise self._expected("':' delimiter", at)
+                value, at = self._value(self._after_space(at + 1), depth)
                 more = {name: value}
             if opening == "[":
                 items += more
@@ -232,16 +235,6 @@ class _Walk:
             if mark != ",":
                 raise self._expected("',' delimiter", at)
             at = self._after_space(at + 1)
-
-    def _name(self, at: int) -> tuple[str, int]:
-        """Return the name of a field, and the position after its colon."""
-        if self._text[at : at + 1] != '"':
-            raise self._expected("property name enclosed in double quotes", at)
-        name, at = self._read(self._text, at)
-        at = self._after_space(at)
-        if self._text[at : at + 1] != ":":
-            raise self._expected("':' delimiter", at)
-        return name, at + 1
 
     def _several(self, opening: str, at: int, closing: str, depth: int) -> tuple[Any, int] | None:
         """Return the items from `at` on in a piece, as an array or object, and their end; None if the piece cannot be
@@ -265,27 +258,21 @@ class _Walk:
         return ValueError(f"expected {what}: char {at}")
 
 
-def _may_be_deep(text: str) -> bool:
-    return text.count("[") + text.count("{") > MAX_DEPTH // 2
-
-
 def _too_deep(max_depth: int) -> ValueError:
     return ValueError(f"nested more than {max_depth} levels deep")
 
 
-def _depth_is_beyond(bound: int, value: Any) -> bool:
-    level = [value]
-    for _ in range(bound):
-        level = [child for item in level for child in _children(item) if isinstance(child, dict | list)]
+def _check_depth(value: Any, text: str, levels: int, max_depth: int) -> None:
+    """Raise ValueError if a value that was read from `text` has more than `levels` levels."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH // 2:
+        return
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(levels):
+        children = (child for item in level for child in (item.values() if isinstance(item, dict) else item))
+        level = [child for child in children if isinstance(child, dict | list)]
         if not level:
-            return False
-    return True
-
-
-def _children(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+            return
+    raise _too_deep(max_depth)
 
 
 _LONGEST_PLACE: Final = 200

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mini_agentic_rl.gateway.constraints import compiler as compiler_module
 from mini_agentic_rl.gateway.constraints import grammar as grammar_module
 from mini_agentic_rl.gateway.constraints.compiler import ConstraintCompiler
 from mini_agentic_rl.gateway.constraints.rules import MAX_SCHEMA_SIZE
@@ -71,7 +70,7 @@ async def test_a_schema_beyond_a_bound_is_refused_by_its_setting_again_and_again
             await compiler.compile(rule)
         assert first.value.param == param
         with monkeypatch.context() as patched:
-            patched.setattr(compiler_module.GrammarTrials, "ask", None)
+            patched.setattr(ConstraintCompiler, "_try", None)
             with pytest.raises(BadRequestError) as second:
                 await compiler.compile(rule)
         assert (second.value.message, second.value.param) == (first.value.message, first.value.param)

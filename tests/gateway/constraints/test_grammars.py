@@ -207,7 +207,6 @@ def test_schemas_that_the_library_cannot_enforce_are_refused_only_if_they_are_st
         ({"type": "objekt"}, "objekt"),
         ({"$ref": "#/$defs/none"}, "does not exist"),
         ({"$ref": "http://127.0.0.1:9/schema"}, "127.0.0.1"),
-        ({"type": "string", "pattern": "("}, "regex"),
         ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "unsatisfiable"),
     ],
 )
@@ -261,8 +260,9 @@ def test_a_thought_comes_first_and_is_free(begun, fields, text, allowed):
         assert accepts(asyncio.run(compiler.compile(rule))(), written(text, tokenizer)) is allowed
 
 
-async def test_a_form_is_compiled_once_and_the_oldest_is_dropped():
-    compiler = ConstraintCompiler(TOKENIZER, [END], max_grammars=2)
+async def test_a_form_is_compiled_once_and_the_oldest_is_dropped(monkeypatch):
+    monkeypatch.setattr("mini_agentic_rl.gateway.constraints.compiler.MAX_GRAMMARS", 2)
+    compiler = ConstraintCompiler(TOKENIZER, [END])
     rules = [rule_of(response_format=json_schema({"const": number})) for number in range(3)]
     first = await asyncio.gather(*(compiler.compile(rules[0]) for _ in range(8)))
     assert len({begin.__self__ for begin in first}) == 1
@@ -334,13 +334,9 @@ def test_every_servers_field_for_a_form_is_the_same_form(kind):
         ({"structured_outputs": {"choice": ["a"], "regex": "b"}}, "structured_outputs"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
-        ({"structured_outputs": {"grammar": "root ::= ("}}, "structured_outputs.grammar"),
         ({"structured_outputs": {"json": "no json"}}, "structured_outputs.json"),
         ({"guided_choice": "red"}, "guided_choice"),
         ({"guided_regex": "("}, "guided_regex"),
-        ({"guided_json": "[1]"}, "guided_json"),
-        ({"guided_json": {"type": "nonsense"}}, "guided_json"),
-        ({"guided_grammar": "start: missing"}, "guided_grammar"),
         ({"grammar": "root ::= missing"}, "grammar"),
         ({"guided_json": NUMBER, **OBJECT}, "guided_json"),
         ({"response_format": {"type": "text", "schema": NUMBER}}, "response_format"),

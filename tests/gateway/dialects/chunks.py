@@ -28,13 +28,17 @@ _USAGE = {
 }
 
 
-def reason_of(message: Message) -> str:
-    return "tool_calls" if message.get("tool_calls") else "stop"
+CUT: Message = {"role": "assistant", "content": "na"}
+"""An answer that the length bound ends."""
+
+
+def _reason_of(message: Message) -> str:
+    return "length" if message is CUT else "tool_calls" if message.get("tool_calls") else "stop"
 
 
 def completion(message: Message) -> dict[str, Any]:
     """A whole answer."""
-    choice = {"index": 0, "message": message, "finish_reason": reason_of(message)}
+    choice = {"index": 0, "message": message, "finish_reason": _reason_of(message)}
     return {**_HEAD, "object": "chat.completion", "choices": [choice], "usage": _USAGE}
 
 
@@ -57,4 +61,4 @@ def chunks(message: Message) -> list[dict[str, Any]]:
         for at in range(0, len(function["arguments"]), 3):
             piece = {"index": index, "function": {"arguments": function["arguments"][at : at + 3]}}
             parts.append(chunk({"tool_calls": [piece]}))
-    return [*parts, chunk({}, reason_of(message)), {**_HEAD, "choices": [], "usage": _USAGE}]
+    return [*parts, chunk({}, _reason_of(message)), {**_HEAD, "choices": [], "usage": _USAGE}]

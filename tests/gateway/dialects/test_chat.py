@@ -43,19 +43,6 @@ def collect(stream):
     return [choices[index] for index in sorted(choices)]
 
 
-def test_an_answer_has_text_usage_and_the_exact_tokens(serve, tokenizer):
-    server, sampler = serve(["The answer is 42."])
-    answer = client_of(server).chat.completions.create(**ASKED, extra_body=IDS)
-    (choice,) = answer.choices
-    assert choice.message.content == "The answer is 42."
-    assert choice.finish_reason == "stop"
-    assert choice.model_extra["token_ids"] == [*tokenizer.encode("The answer is 42."), tokenizer.eos_token_id]
-    assert tuple(answer.model_extra["prompt_token_ids"]) == sampler.requests[0].prompt_ids
-    assert answer.usage.prompt_tokens == len(sampler.requests[0].prompt_ids)
-    assert answer.usage.completion_tokens == len(choice.model_extra["token_ids"])
-    assert answer.usage.prompt_tokens_details.cached_tokens == 5
-
-
 @pytest.mark.parametrize(
     ("content", "options"),
     [
@@ -86,17 +73,6 @@ def test_a_stream_carries_what_a_whole_answer_carries(serve, content, options):
         assert whole.choices[0].message.content == "The answer is 42. "
         assert sampler.tokenizer.decode(ids).endswith("END")
         assert sampler.closed_early == 2
-
-
-def test_a_stream_ends_with_usage_if_it_is_requested(serve):
-    server, _ = serve(["The answer is 42."])
-    chunks = list(
-        client_of(server).chat.completions.create(**ASKED, stream=True, stream_options={"include_usage": True})
-    )
-    assert chunks[-1].choices == []
-    assert chunks[-1].usage.completion_tokens > 0
-    assert all(chunk.usage is None for chunk in chunks[:-1])
-    assert len({chunk.id for chunk in chunks}) == 1
 
 
 def test_text_arrives_before_the_answer_is_complete(serve):
@@ -209,11 +185,7 @@ def test_models_are_listed_and_choose_the_adapter(serve):
     ("options", "param"),
     [
         ({"temperature": -1}, "temperature"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"top_p": 0}, "top_p"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"extra_body": {"repetition_penalty": 0}}, "repetition_penalty"),
-        ({"n": 0}, "n"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"stop": ["a", ""]}, "stop[1]"),
         ({"stop": "x" * 1025}, "stop"),
@@ -223,15 +195,12 @@ def test_models_are_listed_and_choose_the_adapter(serve):
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [CALCULATOR], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name"),
-        ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
         ({"functions": [{"name": "f"}]}, "functions"),
-        ({"messages": []}, "messages"),
         ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"extra_body": {"stop_token_ids": [10**9]}}, "stop_token_ids"),
-        ({"extra_body": {"stop_token_ids": [-1]}}, "stop_token_ids[0]"),
         ({"extra_body": {"min_tokens": 9}, "max_tokens": 8}, "min_tokens"),
         ({"extra_body": {"min_tokens": 2}, "response_format": {"type": "json_object"}}, "min_tokens"),
         ({"extra_body": {"stream_options": {"include_usage": True}}}, "stream_options"),

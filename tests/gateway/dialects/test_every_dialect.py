@@ -25,13 +25,11 @@ from mini_agentic_rl.gateway.errors import UnavailableError
 from mini_agentic_rl.gateway.render.messages import plain_messages
 from mini_agentic_rl.http import HttpError, encode, json_object
 
-from ..samples import CALCULATOR, CALL_TEXT, QUESTION
+from ..samples import CALCULATOR, CALL_TEXT, FUNCTION, QUESTION
 from ..small_tokenizer import CHATML, THINKING_BEGUN, small_tokenizer
 from .chunks import chunk
 
 Json = dict[str, Any]
-
-FUNCTION: Json = CALCULATOR["function"]  # type: ignore[assignment]  # the values of the tool are of several types
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,8 @@ class Words:
     """The value of `tool_choice` that forbids calls."""
     read: Callable[[Json], tuple[str, list[str]]]
     """Returns the text of an answer, and the names of the tools that it calls."""
+    count: Callable[[Json], tuple[int, int, int]]
+    """Returns the tokens of the prompt, those found in the cache, and those of the answer."""
     counting: tuple[str, frozenset[str]] = ("", frozenset())
     """The path that counts a prompt's tokens, and the fields that it does not take."""
     system: Json = field(default_factory=dict)
@@ -73,13 +73,27 @@ def _read_message(body: Json) -> tuple[str, list[str]]:
     return text, [block["name"] for block in blocks if block["type"] == "tool_use"]
 
 
+def _count_chat(usage: Json) -> tuple[int, int, int]:
+    return usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], usage["completion_tokens"]
+
+
+def _count_response(usage: Json) -> tuple[int, int, int]:
+    return usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"], usage["output_tokens"]
+
+
+def _count_message(usage: Json) -> tuple[int, int, int]:
+    cached = usage["cache_read_input_tokens"]
+    return usage["input_tokens"] + cached, cached, usage["output_tokens"]
+
+
 CHAT = Words(
     ChatDialect,
     {"model": "tiny", "messages": QUESTION},
-    dict(CALCULATOR),
+    CALCULATOR,
     ("required", {"type": "function", "function": {"name": "calculate"}}),
     "none",
     _read_chat,
+    _count_chat,
 )
 RESPONSES = Words(
     ResponsesDialect,
@@ -88,6 +102,7 @@ RESPONSES = Words(
     ("required", {"type": "function", "name": "calculate"}),
     "none",
     _read_response,
+    _count_response,
     ("/responses/input_tokens", frozenset()),
     {"instructions": "Be terse."},
 )
@@ -98,6 +113,7 @@ ANTHROPIC = Words(
     ({"type": "any"}, {"type": "tool", "name": "calculate"}),
     {"type": "none"},
     _read_message,
+    _count_message,
     ("/messages/count_tokens", frozenset({"max_tokens"})),
     {"system": "Be terse."},
 )
@@ -150,6 +166,31 @@ def test_tools_are_demanded_and_forbidden(serve, words):
     answer = served(server, words.path, **words.asked, tools=[words.tool], tool_choice=words.none)
     assert words.read(answer) == (CALL_TEXT, [])
     assert "Evaluate" not in prompt_of(sampler)
+
+
+@EVERY
+def test_an_answer_has_text_usage_and_the_exact_tokens(serve, tokenizer, words):
+    server, sampler = serve(["The answer is 42."])
+    answer = served(server, words.path, **words.asked, **words.system, return_token_ids=True)
+    assert words.read(answer) == ("The answer is 42.", [])
+    prompt_ids = sampler.requests[0].prompt_ids
+    assert ("system\nBe terse." in prompt_of(sampler)) == bool(words.system)
+    token_ids = [*tokenizer.encode("The answer is 42."), tokenizer.eos_token_id]
+    with_ids = {**answer, **answer.get("choices", [{}])[0]}
+    assert (tuple(with_ids["prompt_token_ids"]), with_ids["token_ids"]) == (prompt_ids, token_ids)
+    assert words.count(answer["usage"]) == (len(prompt_ids), 5, len(token_ids))
+
+
+@pytest.mark.parametrize(
+    ("words", "end"), [(CHAT, 'data: {"error"'), (RESPONSES, "event: response.failed"), (ANTHROPIC, "event: error")]
+)
+def test_a_stream_that_fails_on_its_way_ends_in_an_error_of_the_dialect(serve, words, end):
+    server, sampler = serve(["The answer is 42."])
+    sampler.breaks = OSError("the sampler broke")
+    *_, last = post(server, words.path, **words.asked, stream=True).text.strip().split("\n\n")
+    assert last.startswith(end)
+    assert "the server failed to answer" in last
+    assert "the sampler broke" not in last
 
 
 @EVERY
@@ -352,6 +393,11 @@ def test_options_of_the_prompt_and_the_end_of_an_answer(serve, tokenizer):
     answer = post(server, **BODY, stream=True, stream_options=options)
     chunks = [line for line in answer.text.splitlines() if line.startswith("data: {")]
     assert all(f'"prompt_tokens":{len(sampler.requests[-1].prompt_ids)}' in each for each in chunks)
+    answer = post(server, **BODY, stream=True, stream_options={"include_usage": True})
+    *earlier, last = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    assert all(chunk["usage"] is None for chunk in earlier)
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] > 0
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import tracemalloc
 
 import openai
 import pytest
 from openai import OpenAI
-from pydantic import BaseModel
 
 from mini_agentic_rl.gateway.dialects import ResponsesDialect
 from mini_agentic_rl.gateway.dialects.responses_input import ResponseMemory
 from mini_agentic_rl.gateway.errors import NotFoundError, UnavailableError
 from mini_agentic_rl.http import BadRequestError, HttpError
 
-from ..samples import CALL_TEXT, assert_one_branch, openai_client, records_of, rollout_url
-from .chunks import CALLS, REASONED, chunks, completion
+from ..samples import CALL_TEXT, FUNCTION, TWO_CALLS, assert_one_branch, openai_client, records_of, rollout_url
+from .chunks import CALLS, CUT, REASONED, chunks, completion
 
 ASKED = {"model": "tiny", "input": "12+30?"}
 
@@ -64,37 +64,25 @@ SO = message("assistant", "So", "output_text")
         ("hi", [USER]),
         ([message("developer", "Be terse."), message("user", "hi")], [("system", "Be terse.", [], ""), USER]),
         (
-            [{"role": "user", "content": [{"type": "input_text", "text": "h"}, {"type": "input_text", "text": "i"}]}],
-            [USER],
+            [
+                {"role": "user", "content": [{"type": "input_text", "text": "h"}, {"type": "input_text", "text": "i"}]},
+                *(thought("hm"), SO, call("a"), call("b"), output("a", [{"type": "input_text", "text": "42"}])),
+                *(call("c"), message("assistant", "Wait.", "output_text"), output("c")),
+                *(SO, message("assistant", "Two", "output_text")),
+            ],
+            [
+                *(USER, ("assistant", "So", ["a", "b"], "hm"), RESULT),
+                *(("assistant", "Wait.", ["c"], ""), RESULT),
+                *(("assistant", "So", [], ""), ("assistant", "Two", [], "")),
+            ],
         ),
-        (
-            [message("user", "hi"), SO, call("a"), call("b"), output("a")],
-            [USER, ("assistant", "So", ["a", "b"], ""), RESULT],
-        ),
-        (
-            [{"role": "user", "content": "hi"}, call("a"), message("assistant", "Wait.", "output_text"), output("a")],
-            [USER, ("assistant", "Wait.", ["a"], ""), RESULT],
-        ),
-        (
-            [call("a"), output("a"), call("b"), output("b")],
-            [("assistant", None, ["a"], ""), RESULT, ("assistant", None, ["b"], ""), RESULT],
-        ),
-        (
-            [SO, message("assistant", "Two", "output_text")],
-            [("assistant", "So", [], ""), ("assistant", "Two", [], "")],
-        ),
-        ([thought("hm"), SO, call("a"), output("a")], [("assistant", "So", ["a"], "hm"), RESULT]),
         (
             [thought("a"), call("a"), thought("b"), call("b"), output("a"), output("b")],
             [("assistant", None, ["a", "b"], "ab"), RESULT, RESULT],
         ),
-        (
-            [SO, thought("hm"), call("a"), output("a")],
-            [("assistant", "So", [], ""), ("assistant", None, ["a"], "hm"), RESULT],
-        ),
+        ([SO, thought("hm"), call("a")], [("assistant", "So", [], ""), ("assistant", None, ["a"], "hm")]),
         ([{"type": "reasoning", "summary": [], "encrypted_content": "x"}, SO], [("assistant", "So", [], "")]),
         ([thought("hm"), message("user", "hi")], [USER]),
-        ([output("a", [{"type": "input_text", "text": "42"}])], [RESULT]),
     ],
 )
 def test_items_become_the_messages_that_they_came_from(items, expected):
@@ -152,7 +140,7 @@ def test_every_option_has_its_field_in_the_chat_request():
     assert chat["tool_choice"] == {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": names}}
 
 
-@pytest.mark.parametrize("answered", [CALLS, REASONED])
+@pytest.mark.parametrize("answered", [CALLS, REASONED, CUT])
 def test_an_upstreams_chunks_make_the_whole_response_which_continues_as_its_message(answered):
     exchange = ResponsesDialect().open(ASKED, None)
     sent = b"".join(exchange.events(part) for part in chunks(answered)) + exchange.end()
@@ -161,7 +149,10 @@ def test_an_upstreams_chunks_make_the_whole_response_which_continues_as_its_mess
     events = [json.loads(data.removeprefix(b"data: ")) for _, data in lines]
     dialect = ResponsesDialect()
     whole = dialect.open({**ASKED, "instructions": "Be terse."}, None).answer(completion(answered))
-    assert names[-1] == "response.completed"
+    cut = answered is CUT
+    assert whole["status"] == whole["output"][-1]["status"] == ("incomplete" if cut else "completed")
+    assert whole["incomplete_details"] == ({"reason": "max_output_tokens"} if cut else None)
+    assert names[-1] == f"response.{whole['status']}"
     assert events[-1]["response"] == whole | {"instructions": None}
     assert [event["type"] for event in events] == names
     assert whole["usage"]["output_tokens_details"] == {"reasoning_tokens": 3}
@@ -186,21 +177,20 @@ SCOPE = ("rollout", "attempt")
 
 
 def keep(memory, name, previous=None, text="x" * 100):
-    earlier = memory.conversation(SCOPE, previous) if previous else ()
-    memory.keep(SCOPE, {"id": name}, previous, [*earlier, {"role": "assistant", "content": text}])
+    earlier = memory.find(SCOPE, previous).messages if previous else ()
+    memory.keep(SCOPE, {"id": name}, earlier, [{"role": "assistant", "content": text}], [])
 
 
 def test_kept_responses_are_bounded_in_number_and_bytes_and_the_least_recently_used_is_dropped_first():
     memory = ResponseMemory(max_responses=2)
     keep(memory, "a")
     keep(memory, "b", previous="a")
-    memory.conversation(SCOPE, "a")
+    memory.find(SCOPE, "a")
     keep(memory, "c", previous="a")
     assert len(memory) == 2
-    assert len(memory.conversation(SCOPE, "c")) == 2
-    with pytest.raises(BadRequestError) as caught:
-        memory.conversation(SCOPE, "b")
-    assert caught.value.code == "previous_response_not_found"
+    assert len(memory.find(SCOPE, "c").messages) == 2
+    with pytest.raises(NotFoundError):
+        memory.find(SCOPE, "b")
     memory = ResponseMemory(max_bytes=5000)
     keep(memory, "0")
     for number in range(1, 20):
@@ -209,7 +199,7 @@ def test_kept_responses_are_bounded_in_number_and_bytes_and_the_least_recently_u
     before = len(memory)
     keep(memory, "huge", text="x" * 6000)
     assert len(memory) == before
-    assert memory.conversation(SCOPE, "19")
+    assert memory.find(SCOPE, "19")
 
 
 def test_small_conversations_take_no_more_memory_than_is_counted():
@@ -217,45 +207,27 @@ def test_small_conversations_take_no_more_memory_than_is_counted():
     memory = ResponseMemory(max_bytes=bound)
     tracemalloc.start()
     for number in range(400):
-        memory.keep(SCOPE, {"id": str(number)}, None, [{"role": "user", "content": "a"} for _ in range(20)])
+        memory.keep(SCOPE, {"id": str(number)}, (), [{"role": "user", "content": "a"} for _ in range(20)], [])
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(memory) < 400
     assert bound / 2 < held < bound
 
 
-def test_an_owner_reads_and_forgets_only_its_conversations_which_continue_after_a_deletion():
+def test_an_owner_forgets_only_its_conversations_which_continue_after_a_deletion():
     memory = ResponseMemory()
     keep(memory, "a")
-    memory.keep(None, {"id": "b"}, None, [{"role": "user", "content": "hi"}])
-    for scope, name in ((None, "a"), (("rollout", "other"), "a"), (SCOPE, "b")):
-        with pytest.raises(BadRequestError):
-            memory.conversation(scope, name)
-        for look_up in (memory.response, memory.input_items, memory.delete):
-            with pytest.raises(NotFoundError):
-                look_up(scope, name)
+    memory.keep(None, {"id": "b"}, (), [], [])
     keep(memory, "c", previous="a")
     memory.delete(SCOPE, "a")
-    assert len(memory.conversation(SCOPE, "c")) == 2
+    assert len(memory.find(SCOPE, "c").messages) == 2
     memory.forget(SCOPE)
-    with pytest.raises(BadRequestError):
-        memory.conversation(SCOPE, "c")
-    assert memory.conversation(None, "b")
+    with pytest.raises(NotFoundError):
+        memory.find(SCOPE, "c")
+    assert memory.find(None, "b")
 
 
-CALCULATE = {
-    "type": "function",
-    "name": "calculate",
-    "description": "Evaluate arithmetic.",
-    "parameters": {
-        "type": "object",
-        "properties": {"expression": {"type": "string"}},
-        "required": ["expression"],
-        "additionalProperties": False,
-    },
-}
-IDS = {"return_token_ids": True}
-TWO_CALLS = f"Let me see.\n{CALL_TEXT}\n{CALL_TEXT.replace('12+30', '1+1')}"
+CALCULATE = {"type": "function", **FUNCTION}
 
 
 def client_of(server):
@@ -270,24 +242,6 @@ async def ask(client, stream, **asked):
         async for _ in events:
             pass
         return await events.get_final_response()
-
-
-def test_a_response_has_text_usage_and_the_exact_tokens(serve, tokenizer):
-    server, sampler = serve(["The answer is 42."])
-    answer = client_of(server).responses.create(**ASKED, instructions="Be terse.", metadata={"a": "b"}, extra_body=IDS)
-    assert answer.output_text == "The answer is 42."
-    assert (answer.status, answer.object, answer.model) == ("completed", "response", "tiny")
-    assert answer.id.startswith("resp_")
-    assert (answer.instructions, answer.metadata, answer.error) == ("Be terse.", {"a": "b"}, None)
-    assert answer.model_extra["token_ids"] == [*tokenizer.encode("The answer is 42."), tokenizer.eos_token_id]
-    assert tuple(answer.model_extra["prompt_token_ids"]) == sampler.requests[0].prompt_ids
-    prompt = tokenizer.decode(sampler.requests[0].prompt_ids)
-    assert prompt.index("system\nBe terse.") < prompt.index("user\n12+30?")
-    assert answer.usage.input_tokens == len(sampler.requests[0].prompt_ids)
-    assert answer.usage.output_tokens == len(answer.model_extra["token_ids"])
-    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
-    assert answer.usage.input_tokens_details.cached_tokens == 5
-    assert answer.usage.output_tokens_details.reasoning_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -357,69 +311,21 @@ def test_the_input_of_a_custom_tool_is_sent_in_events(serve, choice, content):
     assert "Begin" in streamed
 
 
-@pytest.mark.parametrize(
-    ("content", "options"), [(TWO_CALLS, {}), ("naïve 🙂", {"max_output_tokens": 7}), ("", {"max_output_tokens": 7})]
-)
-async def test_a_stream_ends_in_the_response_that_is_given_whole(serve, content, options):
-    server, _ = serve([content], tokens_per_delta=2)
-    asked = {**ASKED, "tools": [CALCULATE], "extra_body": IDS, **options}
-    async with openai_client(server.endpoint) as client:
-        whole = (await client.responses.create(**asked)).to_dict()
-        events = [event async for event in await client.responses.create(**asked, stream=True)]
-    streamed = events[-1].response.to_dict()
-    for response in (whole, streamed):
-        response.pop("id")
-        response.pop("created_at")
-        for item in response["output"]:
-            item.pop("id")
-            item.pop("call_id", None)
-    assert streamed == whole
-    assert events[-1].type == f"response.{whole['status']}"
-    if whole["status"] == "incomplete":
-        assert whole["incomplete_details"] == {"reason": "max_output_tokens"}
-        assert whole["output"][-1]["status"] == "incomplete"
-    assert (whole["status"] == "incomplete") == (content == "naïve 🙂")
-
-
 def test_the_events_come_in_openais_order(serve):
     server, _ = serve([f"Let me see.\n{CALL_TEXT}"], tokens_per_delta=4)
     events = list(client_of(server).responses.create(**ASKED, tools=[CALCULATE], stream=True))
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    kinds = [event.type.removeprefix("response.") for event in events]
-    assert [kind for at, kind in enumerate(kinds) if at == 0 or kinds[at - 1] != kind] == [
-        "created",
-        "in_progress",
-        "output_item.added",
-        "content_part.added",
-        "output_text.delta",
-        "output_text.done",
-        "content_part.done",
-        "output_item.done",
-        "output_item.added",
-        "function_call_arguments.delta",
-        "function_call_arguments.done",
-        "output_item.done",
-        "completed",
-    ]
+    kinds = [kind for kind, _ in itertools.groupby(event.type.removeprefix("response.") for event in events)]
+    text = "content_part.added output_text.delta output_text.done content_part.done"
+    call = "function_call_arguments.delta function_call_arguments.done"
+    item, done = "output_item.added", "output_item.done"
+    assert " ".join(kinds) == f"created in_progress {item} {text} {done} {item} {call} {done} completed"
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     arguments = "".join(event.delta for event in events if event.type == "response.function_call_arguments.delta")
     assert text == "Let me see."
     assert json.loads(arguments) == {"expression": "12+30"}
     assert events[0].response.status == "in_progress"
     assert events[0].response.output == []
-
-
-async def test_parse_reads_calls_and_structured_text(serve):
-    class Result(BaseModel):
-        value: int
-
-    server, sampler = serve([CALL_TEXT, '{"value": 42}'])
-    async with openai_client(server.endpoint) as client:
-        called = await client.responses.parse(**ASKED, tools=[{**CALCULATE, "strict": True}])
-        answered = await client.responses.parse(**ASKED, text_format=Result)
-    assert called.output[0].parsed_arguments == {"expression": "12+30"}
-    assert answered.output_parsed == Result(value=42)
-    assert all(request.constraint is not None for request in sampler.requests)
 
 
 async def test_a_response_is_fetched_continued_and_deleted_within_its_scope_only(serve, store):
@@ -446,7 +352,6 @@ async def test_a_response_is_fetched_continued_and_deleted_within_its_scope_only
 @pytest.mark.parametrize(
     ("options", "param"),
     [
-        ({"input": 3}, "input"),
         ({"input": []}, "input"),
         ({"input": [{"type": "message", "role": "wizard", "content": "hi"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input[0].content[0]"),
@@ -460,8 +365,6 @@ async def test_a_response_is_fetched_continued_and_deleted_within_its_scope_only
         ({"tools": [CALCULATE], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
         ({"tools": [CALCULATE], "tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": "perhaps"}, "tool_choice"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"text": {"format": {"type": "poem"}}}, "text.format"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
@@ -476,15 +379,6 @@ def test_a_bad_value_is_refused_with_the_name_of_its_field(ok, options, param):
     assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
     assert not sampler.requests
-
-
-def test_a_stream_that_fails_on_its_way_ends_in_response_failed(serve):
-    server, sampler = serve(["The answer is 42."])
-    sampler.breaks = OSError("the sampler broke")
-    events = list(client_of(server).responses.create(**ASKED, stream=True))
-    assert events[-1].type == "response.failed"
-    assert events[-1].response.status == "failed"
-    assert events[-1].response.error.code == "server_error"
 
 
 def test_the_items_that_a_response_was_given_can_be_read(ok):

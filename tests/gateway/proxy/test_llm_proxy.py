@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -54,20 +53,6 @@ async def test_whole_and_streamed_answers_pass_unchanged_and_leave_the_same_reco
     assert (record.model, record.response_id) == ("policy", whole.id)
 
 
-async def test_a_tool_loop_in_responses_is_recorded_as_one_branch(agent_url, store, rollout):
-    tool = {"type": "function", "name": "calculate", "parameters": SCHEMA}
-    asked = {"model": "policy", "tools": [tool]}
-    async with openai_client(agent_url) as client:
-        events = [event async for event in await client.responses.create(**asked, input="12+30?", stream=True)]
-        first = events[-1].response
-        calls = [item.call_id for item in first.output if item.type == "function_call"]
-        results = [{"type": "function_call_output", "call_id": call_id, "output": "42"} for call_id in calls]
-        answer = await client.responses.create(**asked, input=results, previous_response_id=first.id)
-    assert answer.output_text == "The answer is 42."
-    assert answer.usage.output_tokens > 0
-    assert_one_branch(await records_of(store, rollout.rollout_id), calls=2)
-
-
 async def test_a_streamed_tool_loop_in_messages_is_recorded_as_one_branch(agent_url, store, rollout):
     tool = {"name": "calculate", "input_schema": SCHEMA}
     messages: list = [{"role": "user", "content": "12+30?"}]
@@ -90,11 +75,7 @@ async def test_refusals_and_fields_without_effect_are_reported_in_the_agents_dia
         with pytest.raises(openai.BadRequestError, match="maximum context length") as refused:
             await client.responses.create(model="policy", input=long, stream=True)
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
-    asked = {"model": "policy", "max_tokens": 9, "messages": [{"role": "user", "content": long}]}
-    async with AsyncAnthropic(base_url=agent_url.removesuffix("/v1"), api_key="none", max_retries=0) as client:
-        with pytest.raises(anthropic.BadRequestError, match="maximum context length") as refused_message:
-            await client.messages.create(**asked)
-    assert refused_message.value.body["error"]["type"] == "invalid_request_error"
+    asked = {"model": "policy", "max_tokens": 9, "messages": QUESTION}
     tools = [{"type": "local_shell"}, {"type": "function", "name": "calculate", "parameters": SCHEMA}]
     async with httpx.AsyncClient() as client:
         body = {"model": "policy", "input": "hi", "tools": tools, "frobnicate": 1}

@@ -162,14 +162,6 @@ def test_with_thinking_off_the_tags_are_text_of_the_answer():
     assert choice.message() == {"role": "assistant", "content": text}
 
 
-@pytest.mark.parametrize("name", ["qwen 3", "mistral tekken", "gemma 2"])
-def test_other_tools_are_distinguished_from_an_edited_history(name):
-    client = Client(name)
-    client.ask(ANSWERS[0])
-    client.ask(ANSWERS[1], tools=[])
-    assert client.memory.prompt_counts()["forked_tools"] == 1
-
-
 SAMPLED = {
     "qwen 3": "<think>\nBoth.\n</think>\n\n"
     '<tool_call>\n{"name": "weather", "arguments": {"city": "7", "days": 2}}\n</tool_call>\n'

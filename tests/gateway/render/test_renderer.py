@@ -39,37 +39,10 @@ def text_of(renderer, ids):
     return renderer.tokenizer.decode(list(ids), skip_special_tokens=False)
 
 
-def test_an_answer_cut_by_the_length_bound_is_ended_by_the_continuation():
-    renderer, messages = ChatRenderer(small_tokenizer()), three_turns()
-    added = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR])
-    added_after_cut = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR], ended=False)
-    assert added_after_cut == [renderer.end_of_turn_id, *added]
-
-
 def test_the_end_of_turn_is_found_where_it_is_not_the_eos_token():
     renderer = ChatRenderer(small_tokenizer(GEMMA, eos="</s>"), extra_eos_ids=[5])
     tokens = renderer.tokenizer.convert_ids_to_tokens(list(renderer.eos_ids))
     assert tokens == ["<end_of_turn>", "</s>", "<bos>"]
-
-
-def test_a_template_without_a_system_role_gets_the_system_text_in_the_first_user_turn():
-    renderer = ChatRenderer(small_tokenizer(GEMMA, "<end_of_turn>"))
-    text = text_of(renderer, renderer.render(three_turns()[:2]))
-    assert text == "<bos><start_of_turn>user\nBe terse.\n\n12+30?<end_of_turn>\n<start_of_turn>model\n"
-
-
-def test_where_roles_must_alternate_neighbouring_user_turns_become_one():
-    renderer = ChatRenderer(small_tokenizer(GEMMA, "<end_of_turn>"))
-    messages = [
-        {"role": "user", "content": "12+30?"},
-        call_message(),
-        result_message("42"),
-        result_message("43"),
-        {"role": "user", "content": "Well?"},
-    ]
-    text = text_of(renderer, renderer.render(messages))
-    response = "<tool_response>\n42\n</tool_response>\n<tool_response>\n43\n</tool_response>\nWell?"
-    assert text.endswith(f"<start_of_turn>user\n{response}<end_of_turn>\n<start_of_turn>model\n")
 
 
 @pytest.mark.parametrize("name", ["gemma 2", "mistral tekken"])

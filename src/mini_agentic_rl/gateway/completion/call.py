@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
 from ...http import BadRequestError, encode_in_steps, off_loop
@@ -37,37 +37,31 @@ _LOGPROB_CHARACTERS: Final = 64
 """Estimated characters of a body per log-probability."""
 
 
+@dataclass(eq=False, repr=False)
 class Choice:
-    """Takes deltas of tokens, returns parts of the answer.
+    """Takes deltas of tokens, returns parts of the answer."""
 
-    Args:
-        index: index of the answer in its response.
-        decoder: turns ids into text.
-        end_ids: ids that end an answer; they make no text.
-        stops: stop strings.
-        reader: separates thought, content and tool calls; None takes all text as content.
-        prefix: beginning of the answer that is part of the prompt.
-        stop_ids: further ids that end the answer, set by the client; they make no text.
-        must_call: the answer consists of calls only; a call that is cut off at the length bound is not text.
-        streamed: `take` returns parts as they arrive; otherwise the text is decoded once, at the end.
-        one_call: the answer ends with its first tool call.
-    """
+    index: int
+    """Index of the answer in its response."""
+    decoder: Decoder
+    end_ids: Collection[int] = ()
+    """Ids that end an answer; they make no text."""
+    stops: Sequence[str] = ()
+    """Stop strings."""
+    reader: AnswerReader | None = None
+    """Separates thought, content and tool calls; None takes all text as content."""
+    prefix: InitVar[str] = ""
+    """Beginning of the answer that is part of the prompt."""
+    stop_ids: Collection[int] = ()
+    """Further ids that end the answer, set by the client; they make no text."""
+    must_call: bool = False
+    """The answer consists of calls only; a call that is cut off at the length bound is not text."""
+    streamed: bool = False
+    """`take` returns parts as they arrive; otherwise the text is decoded once, at the end."""
+    one_call: bool = False
+    """The answer ends with its first tool call."""
 
-    def __init__(
-        self,
-        index: int,
-        decoder: Decoder,
-        *,
-        end_ids: Collection[int] = (),
-        stops: Sequence[str] = (),
-        reader: AnswerReader | None = None,
-        prefix: str = "",
-        stop_ids: Collection[int] = (),
-        must_call: bool = False,
-        streamed: bool = False,
-        one_call: bool = False,
-    ) -> None:
-        self.index = index
+    def __post_init__(self, prefix: str) -> None:
         self.token_ids: list[int] = []
         self.logprobs: list[float] = []
         self.top_logprobs: list[tuple[tuple[int, float], ...]] = []
@@ -87,21 +81,15 @@ class Choice:
         self.sent_calls = 0
         self._content: list[str] = []
         self._thought: list[str] = []
-        self._decoder = decoder
-        self._end_ids = frozenset((*end_ids, *stop_ids))
-        self._stop_ids = frozenset(stop_ids) - frozenset(end_ids)
-        self._must_call = must_call
-        self._stops = tuple(stops)
-        self._one_call = one_call
-        self._cuts = bool(stops) or one_call
+        self._silent_ids = frozenset((*self.end_ids, *self.stop_ids))
+        self._cuts = bool(self.stops) or self.one_call
         """True if the text may end the answer: tokens are decoded one by one then."""
-        self._stepwise = streamed or self._cuts
-        self._detokenizer = Detokenizer(decoder)
+        self._stepwise = self.streamed or self._cuts
+        self._detokenizer = Detokenizer(self.decoder)
         self._text = ""
         self._emitted = 0
         """Characters of the text that were passed to the reader."""
-        self._reader = reader
-        self._early = self._read(prefix) if prefix else []
+        self._early = self._read(prefix)
 
     @property
     def content(self) -> str:
@@ -111,13 +99,14 @@ class Choice:
     @property
     def thought(self) -> str | None:
         """The thought before the content; None without one."""
-        return "".join(self._thought) if self._reader is not None and self._reader.thought_found else None
+        return "".join(self._thought) if self.reader is not None and self.reader.thought_found else None
 
     @property
     def stop_reason(self) -> str | int | None:
         """The stop string or the client's stop id that ended the answer."""
-        stopped = self.stop_string is None and self.finish_reason == "stop" and bool(self.token_ids)
-        return self.token_ids[-1] if stopped and self.token_ids[-1] in self._stop_ids else self.stop_string
+        last = self.token_ids[-1] if self.token_ids and self.finish_reason == "stop" else None
+        by_client = last in self.stop_ids and last not in self.end_ids
+        return last if self.stop_string is None and by_client else self.stop_string
 
     @property
     def api_finish_reason(self) -> str:
@@ -157,7 +146,7 @@ class Choice:
         self.logprobs += delta.logprobs[start:end]
         self.versions += [delta.version] * len(new)
         self.top_logprobs += delta.top_logprobs[start:end]
-        return [token_id for token_id in new if token_id not in self._end_ids]
+        return [token_id for token_id in new if token_id not in self._silent_ids]
 
     def finish(self, reason: FinishReason) -> list[AnswerPart]:
         """End the answer; return the rest of its parts."""
@@ -167,32 +156,32 @@ class Choice:
             if self.finish_reason is not None:
                 return parts
         else:
-            self._text = self._decoder([token_id for token_id in self.token_ids if token_id not in self._end_ids])
+            self._text = self.decoder([token_id for token_id in self.token_ids if token_id not in self._silent_ids])
         return parts + self._close(reason, len(self._text))
 
     def _grow(self, text: str) -> list[AnswerPart]:
         if not text:
             return []
-        longest = max((len(stop) for stop in self._stops), default=0)
+        longest = max((len(stop) for stop in self.stops), default=0)
         searched = max(0, len(self._text) - longest + 1)
         self._text += text
-        stops = [(at, stop) for stop in self._stops if (at := self._text.find(stop, searched)) >= 0]
+        stops = [(at, stop) for stop in self.stops if (at := self._text.find(stop, searched)) >= 0]
         if stops:
             end, self.stop_string = min(stops)
             return self._close("stop", end)
-        held = max((partial_end(self._text, stop) for stop in self._stops), default=0)
+        held = max((partial_end(self._text, stop) for stop in self.stops), default=0)
         parts = self._read_to(len(self._text) - held)
-        if self._one_call and self.calls:
+        if self.one_call and self.calls:
             self.finish_reason = "stop"
         return parts
 
     def _close(self, reason: FinishReason, end: int) -> list[AnswerPart]:
         self.finish_reason = reason
         parts = self._read_to(end)
-        if self._reader is None:
+        if self.reader is None:
             return parts
-        rest = self._reader.finish()
-        if self._must_call and reason == "length":
+        rest = self.reader.finish()
+        if self.must_call and reason == "length":
             rest = [part for part in rest if not isinstance(part, str)]
         return parts + self._keep(rest)
 
@@ -204,10 +193,10 @@ class Choice:
     def _read(self, text: str) -> list[AnswerPart]:
         if not text:
             return []
-        return self._keep(self._reader.feed(text) if self._reader else [text])
+        return self._keep(self.reader.feed(text) if self.reader else [text])
 
     def _keep(self, parts: list[AnswerPart]) -> list[AnswerPart]:
-        if self._one_call:  # nothing may follow the first call
+        if self.one_call:  # nothing may follow the first call
             first = next((at for at, part in enumerate(parts) if isinstance(part, ToolCall)), len(parts))
             parts = [] if self.calls else parts[: first + 1]
         for part in parts:
@@ -262,7 +251,6 @@ class ChatCall:
     """One per choice."""
     choices: tuple[Choice, ...]
     response_id: str
-    tools: list[dict[str, Any]]
     recorded: CompletionRecord | None
     """The recorded call that answers the request; None samples."""
     left_out: Sequence[str]
@@ -423,7 +411,7 @@ class ChatCall:
             response_id=self.response_id,
             model=self.request.model,
             messages=self.request.messages,
-            tools=self.tools,
+            tools=self.request.offered_tools,
             settings=sampling_attributes(self.token_requests[choice.index].sampling),
             start_time=self.start_time,
             index=choice.index,

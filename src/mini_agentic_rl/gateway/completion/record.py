@@ -18,7 +18,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -54,44 +54,33 @@ def _unknown_attempt(reason: object) -> NotFoundError:
     return NotFoundError(f"the call cannot be recorded: {reason}", code="rollout_not_found")
 
 
+@dataclass(eq=False)
 class Attempt:
     """The calls of an attempt: their seeds, the recorded calls that answer them, and what they have used of its budget.
 
     A call is counted with its prompt when it begins. Concurrent calls each see the budget at their beginning, so that
     together they may exceed it by their sampled tokens.
-
-    Args:
-        limits: the bounds.
-        seed: the seed of the attempt; None if its rollout has none.
-        prefix: recorded calls that answer the next calls.
-        scope: the ids of rollout and attempt; None outside of rollouts.
-        store: has a span of the first refusal.
     """
 
-    def __init__(
-        self,
-        limits: RolloutLimits,
-        *,
-        seed: int | None = None,
-        prefix: Sequence[CompletionRecord] = (),
-        scope: CallScope = None,
-        store: LightningStore | None = None,
-    ) -> None:
-        self._limits = limits
-        self._seed = seed
-        self._seeded_calls = 0
-        self._prefix = list(prefix)
-        self._scope = scope
-        self._store = store
-        self._calls = 0
-        self._tokens = 0
-        self._refused = False
+    limits: RolloutLimits
+    """The bounds of its budget."""
+    seed: int | None = None
+    """The seed of the attempt; None if its rollout has none."""
+    prefix: list[CompletionRecord] = field(default_factory=list)
+    """Recorded calls that answer the next calls."""
+    scope: CallScope = None
+    store: LightningStore | None = None
+    """Has a span of the first refusal."""
+    _seeded_calls: int = 0
+    _calls: int = 0
+    _tokens: int = 0
+    _refused: bool = False
 
     def next_seed(self) -> int | None:
         """Return the seed of the next call; None if the rollout has none."""
-        if self._seed is None:
+        if self.seed is None:
             return None
-        text = f"{self._seed}/{self._seeded_calls}"
+        text = f"{self.seed}/{self._seeded_calls}"
         self._seeded_calls += 1
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -100,12 +89,12 @@ class Attempt:
 
         A prompt with other tokens than the recorded one has left the recorded conversation, whose rest is dropped.
         """
-        if not self._prefix:
+        if not self.prefix:
             return None
-        if not np.array_equal(self._prefix[0].prompt_ids, np.asarray(prompt_ids, np.int64)):
-            self._prefix.clear()
+        if not np.array_equal(self.prefix[0].prompt_ids, np.asarray(prompt_ids, np.int64)):
+            self.prefix.clear()
             return None
-        return self._prefix.pop(0)
+        return self.prefix.pop(0)
 
     async def begin(self, prompt_tokens: int = 0) -> int | None:
         """Count a call and its prompt; return the maximum number of sampled tokens, None without a bound.
@@ -113,7 +102,7 @@ class Attempt:
         Raises:
             RolloutBudgetError: the budget is used up. The first refusal is recorded.
         """
-        most_calls, most_tokens = self._limits.max_rollout_calls, self._limits.max_rollout_tokens
+        most_calls, most_tokens = self.limits.max_rollout_calls, self.limits.max_rollout_tokens
         if most_calls is not None and self._calls >= most_calls:
             raise await self._refusal(f"the rollout has made all its LLM calls (max_rollout_calls={most_calls})")
         left = None if most_tokens is None else most_tokens - self._tokens - prompt_tokens
@@ -133,9 +122,9 @@ class Attempt:
         self._tokens -= prompt_tokens
 
     async def _refusal(self, reason: str) -> RolloutBudgetError:
-        if self._store is not None and self._scope is not None and not self._refused:
+        if self.store is not None and self.scope is not None and not self._refused:
             self._refused = True
-            rollout_id, attempt_id = self._scope
+            rollout_id, attempt_id = self.scope
             span = Span.from_attributes(
                 attributes={
                     "exception.type": ROLLOUT_BUDGET_EXCEEDED,
@@ -148,7 +137,7 @@ class Attempt:
                 status=TraceStatus(status_code="ERROR", description=reason),
             )
             try:
-                await self._store.add_span(span)
+                await self.store.add_span(span)
             except Exception as error:  # stores raise anything; the agent is stopped anyway
                 log_failure(logger, error, f"could not mark attempt {attempt_id} of rollout {rollout_id} ({reason})")
             else:
@@ -213,7 +202,7 @@ class RolloutAttempts:
         return Attempt(
             self.limits,
             seed=_seed_of(rollout, attempt.sequence_id),
-            prefix=self._prefixes.get(str(rollout.metadata.get(EXPERT_PREFIX)), ()),
+            prefix=list(self._prefixes.get(str(rollout.metadata.get(EXPERT_PREFIX)), ())),
             scope=(rollout_id, attempt_id),
             store=store,
         )

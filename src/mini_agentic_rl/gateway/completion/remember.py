@@ -68,32 +68,13 @@ class _RememberedCall:
 class _Attempt:
     calls: OrderedDict[bytes, _RememberedCall] = field(default_factory=OrderedDict)
     """By the key of their messages and answer."""
-    prompts: Counter[bytes] = field(default_factory=Counter)
-    """Number of calls by prompt."""
-    answers: Counter[bytes] = field(default_factory=Counter)
-    """Number of calls by answer."""
     tools: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     """Digests of the sets of tools, the latest last."""
 
-    def keep(self, key: bytes, call: _RememberedCall, tools_key: bytes) -> None:
-        self.tools[tools_key] = None
-        self.tools.move_to_end(tools_key)
-        if len(self.tools) > _MAX_TOOL_SETS:
-            self.tools.popitem(last=False)
-        self.calls[key] = call
-        self.prompts[call.prompt_key] += 1
-        self.answers[call.answer] += 1
-
-    def drop(self, key: bytes) -> int:
-        """Drop a call, if it is known; return its number of tokens."""
-        call = self.calls.pop(key, None)
-        if call is None:
-            return 0
-        for counter, digest in ((self.prompts, call.prompt_key), (self.answers, call.answer)):
-            counter[digest] -= 1
-            if not counter[digest]:
-                del counter[digest]
-        return len(call.ids)
+    def has_answer(self, messages: Sequence[dict[str, Any]]) -> bool:
+        """Return True if any of the messages is a recorded answer of this attempt."""
+        answers = {_link(b"", message) for message in messages if message["role"] == "assistant"}
+        return bool(answers) and any(call.answer in answers for call in tuple(self.calls.values()))
 
 
 class ConversationMemory:
@@ -193,14 +174,18 @@ class ConversationMemory:
         ended = bool(output_ids) and output_ids[-1] == self._renderer.end_of_turn_id
         attempt = self._attempts.setdefault(scope, _Attempt())
         self._attempts.move_to_end(scope)
-        self._tokens -= attempt.drop(key)
+        attempt.tools[prompt.tools_key] = None
+        attempt.tools.move_to_end(prompt.tools_key)
+        if len(attempt.tools) > _MAX_TOOL_SETS:
+            attempt.tools.popitem(last=False)
         ids = array("i", prompt_ids)
         ids.extend(output_ids)
         thoughts = (*prompt.thoughts, message.get("reasoning_content"))
-        attempt.keep(key, _RememberedCall(ids, ended, thoughts, prompt.key, _link(b"", message)), prompt.tools_key)
-        self._tokens += len(ids)
-        while len(attempt.calls) > self._max_calls:
-            self._tokens -= attempt.drop(next(iter(attempt.calls)))
+        replaced = attempt.calls.pop(key, None)
+        attempt.calls[key] = _RememberedCall(ids, ended, thoughts, prompt.key, _link(b"", message))
+        self._tokens += len(ids) - (0 if replaced is None else len(replaced.ids))
+        if len(attempt.calls) > self._max_calls:
+            self._tokens -= len(attempt.calls.popitem(last=False)[1].ids)
         while len(self._attempts) > self._max_attempts or (self._tokens > self._max_tokens and len(self._attempts) > 1):
             _, dropped = self._attempts.popitem(last=False)
             self._tokens -= sum(len(call.ids) for call in dropped.calls.values())
@@ -225,12 +210,13 @@ class ConversationMemory:
         reason: ForkReason | None = None
         tries = _MAX_TRIES
         full = messages
+        answered_prompts = {call.prompt_key for call in tuple(attempt.calls.values())}
         for count in range(len(messages), 0, -1):
             if messages[count - 1]["role"] != "assistant":
                 continue
             call = attempt.calls.get(keys[count])
             if call is None or not _same_thoughts(_thoughts(messages[:count]), call.thoughts):
-                answered = call is not None or attempt.prompts[keys[count - 1]] > 0
+                answered = call is not None or keys[count - 1] in answered_prompts
                 reason = reason or ("edited" if answered else None)
                 continue
             known = _with_thoughts(full, call.thoughts)
@@ -240,7 +226,7 @@ class ConversationMemory:
             if added is not None:
                 with suppress(KeyError):  # evicted meanwhile
                     attempt.calls.move_to_end(keys[count])
-                if reason is None and _has_recorded_answer(attempt, messages[count:]):
+                if reason is None and attempt.has_answer(messages[count:]):
                     reason = "edited"
                 # A template may end turns with the token that begins the next, which is sampled already.
                 if added and call.ids[-1] == added[0] and added[0] in self._renderer.eos_ids:
@@ -262,12 +248,7 @@ def _fork_reason(attempt: _Attempt, messages: Sequence[dict[str, Any]], tools_ke
             others = _chain(messages, other)
             if any(others[count] in attempt.calls for count in answers):
                 return "tools"
-    return "edited" if _has_recorded_answer(attempt, messages) else None
-
-
-def _has_recorded_answer(attempt: _Attempt, messages: Sequence[dict[str, Any]]) -> bool:
-    """Return True if any of the messages is a recorded answer of this attempt."""
-    return any(message["role"] == "assistant" and attempt.answers[_link(b"", message)] > 0 for message in messages)
+    return "edited" if attempt.has_answer(messages) else None
 
 
 def _thoughts(messages: Sequence[dict[str, Any]]) -> Thoughts:

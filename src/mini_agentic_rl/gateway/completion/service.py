@@ -50,11 +50,7 @@ class ChatService(CallContext):
     """
 
     title = "mini-agentic-rl gateway"
-    about = (
-        "An OpenAI-compatible endpoint on a model in this process: set a client's base_url to this address with /v1. "
-        "Calls under /rollout/ID/attempt/ID/v1 are recorded for training. Where keys are set, requests carry "
-        "'Authorization: Bearer KEY' or 'x-api-key: KEY'."
-    )
+    about = "An OpenAI-compatible endpoint on a model in this process"
     owner = "mini-agentic-rl"
 
     def __init__(
@@ -114,11 +110,10 @@ class ChatService(CallContext):
 
         # Render.
         self._check_count(request)
-        tools = request.offered_tools
-        size = _size(request, tools)
+        size = _size(request)
         # A template with further variables is probed anew, which takes long.
         renderer = await off_loop(LARGE if request.template_settings else 0, lambda: self._renderer_of(request))
-        prompt = await off_loop(size, lambda: self._prompt(scope, request, tools, renderer))
+        prompt = await off_loop(size, lambda: self._prompt(scope, request, renderer))
         if request.raw_prompt is not None:
             text = self.renderer.tokenizer.decode(prompt.ids, skip_special_tokens=False)
             request = request.model_copy(update={"messages": [{"role": "user", "content": text}]})
@@ -137,6 +132,7 @@ class ChatService(CallContext):
         if request.must_call and rule is None:
             prefix = renderer.forced_prefix(request.must_call_name)
             prompt_ids = (*prompt.ids, *renderer.forced_ids(request.must_call_name))
+        tools = request.offered_tools
         one_call = request.parallel_tool_calls is False and bool(tools) and constraint is None
 
         # Limit. The budget comes last of all that waits: a client that leaves before it has used nothing.
@@ -185,7 +181,7 @@ class ChatService(CallContext):
                     self.renderer.decoder(bool(tools)),
                     end_ids=self.renderer.eos_ids,
                     stops=request.stop_strings,
-                    reader=_reader(request, renderer, tools),
+                    reader=_reader(request, renderer),
                     prefix=prefix,
                     stop_ids=request.stop_token_ids or (),
                     must_call=request.must_call,
@@ -195,7 +191,6 @@ class ChatService(CallContext):
                 for index in indices
             ),
             response_id=response_id,
-            tools=tools,
             recorded=recorded,
             left_out=_without_effect(request, renderer),
         )
@@ -213,14 +208,13 @@ class ChatService(CallContext):
         """
         self._adapter(request.model)
         self._check_count(request)
-        tools = request.offered_tools
 
         def count_tokens() -> int:
             renderer, messages = self._renderer_of(request), request.messages
             begun = renderer.encode_answer(messages[-1]) if request.continue_final_message else []
-            return renderer.count(messages[:-1] if begun else messages, tools) + len(begun)
+            return renderer.count(messages[:-1] if begun else messages, request.offered_tools) + len(begun)
 
-        return await off_loop(_size(request, tools), count_tokens)
+        return await off_loop(_size(request), count_tokens)
 
     def _renderer_of(self, request: ChatRequest) -> ChatRenderer:
         """Return the renderer with the template settings of a request."""
@@ -232,10 +226,8 @@ class ChatService(CallContext):
             raise BadRequestError(f"{field}: the model's chat template cannot switch thinking off", param=field)
         return renderer
 
-    def _prompt(
-        self, scope: CallScope, request: ChatRequest, tools: list[dict[str, Any]], renderer: ChatRenderer
-    ) -> Prompt:
-        raw = request.raw_prompt
+    def _prompt(self, scope: CallScope, request: ChatRequest, renderer: ChatRenderer) -> Prompt:
+        raw, tools = request.raw_prompt, request.offered_tools
         if raw is not None:
             ids = self.renderer.encode(raw) if isinstance(raw, str) else raw
             if not ids or not 0 <= min(ids) <= max(ids) < _MAX_ID:  # the sampler knows which ids the model has
@@ -327,8 +319,9 @@ class ChatService(CallContext):
         )
 
 
-def _reader(request: ChatRequest, renderer: ChatRenderer, tools: list[dict[str, Any]]) -> AnswerReader | None:
+def _reader(request: ChatRequest, renderer: ChatRenderer) -> AnswerReader | None:
     """Return the reader of an answer; None if all of it is content."""
+    tools = request.offered_tools
     if request.raw_prompt is not None:
         return None
     if request.continue_final_message:  # its thought is part of the prompt
@@ -345,6 +338,8 @@ def _without_effect(request: ChatRequest, renderer: ChatRenderer) -> tuple[str, 
     return tuple(unused)
 
 
-def _size(request: ChatRequest, tools: list[dict[str, Any]]) -> int:
+def _size(request: ChatRequest) -> int:
     """Return the approximate number of characters to render; counting stops soon after `LARGE`."""
-    return len(request.raw_prompt or ()) + size_of([request.messages, tools, request.template_settings], LARGE)
+    return len(request.raw_prompt or ()) + size_of(
+        [request.messages, request.offered_tools, request.template_settings], LARGE
+    )

@@ -45,6 +45,8 @@ from .rules import ANY_OBJECT, AnswerRule, answer_grammar, schema_with_options
 
 logger = logging.getLogger(__name__)
 
+MAX_GRAMMARS: Final = 256
+"""Grammars that are kept, the most recently used ones."""
 MAX_MIB: Final = 1024
 """Memory of all kept grammars, measured when they were compiled."""
 REFUSED_SECONDS: Final = 300.0
@@ -56,34 +58,67 @@ _ENDED: Final = {
 }
 _PATIENCE: Final = 60.0
 """Seconds to wait for an outcome beside its CPU time, on a busy machine."""
+QUICK_SECONDS: Final = 0.035
+"""CPU time of the first trial; usual grammars take a fraction of it."""
+MAX_WAITING: Final = 64
+"""Maximum number of concurrent trials."""
+_LANE_TRIALS: Final = 2
+"""Trials that run at the same time in each of the two lanes."""
+_SLOW_NICENESS: Final = 15
+"""Niceness in the slow lane: sampling and quick trials go first."""
+_CLOCK_SHARE: Final = 4
+"""Seconds of the clock for each second of CPU time, where processes cannot fork and the clock is the bound."""
+
+
+class NoTrialError(RuntimeError):
+    """There are too many trials, or the process ended before it answered."""
+
+
+@dataclass(frozen=True)
+class TrialOutcome:
+    """The outcome of a trial."""
+
+    seconds: float = 0.0
+    """CPU time of the compilation."""
+    mib: float = 0.0
+    """Memory of the compilation."""
+    loosened: Sequence[int] = ()
+    """Indices of optional schemas that cannot be compiled; then the grammar was not compiled."""
+    refused: tuple[int, str] | None = None
+    """Index of a schema that cannot be compiled, -1 for the grammar, and the reason."""
+    ended: str = ""
+    """The limit that ended it: `time` or `memory`."""
+
+
+@dataclass
+class _Job:
+    """A form that is being compiled, and the number of its callers."""
+
+    task: asyncio.Task[Grammar]
+    waiting: int = 0
 
 
 class ConstraintCompiler:
     """Compiles forms, and keeps grammars and refusals, the most recently used ones. Used from one event loop at a time.
 
+    The process that tries forms starts with the first of them, and ends with this object.
+
     Args:
         tokenizer: the model's tokenizer. It is read here, because reading it blocks other threads for up to a second.
         end_ids: ids that end an answer, the preferred one first.
-        max_grammars: maximum number of kept grammars.
         limits: limits of compiling a form.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        end_ids: Sequence[int],
-        *,
-        max_grammars: int = 256,
-        limits: GrammarLimits | None = None,
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, end_ids: Sequence[int], limits: GrammarLimits | None = None) -> None:
         self._limits = limits or GrammarLimits()
-        self._max_grammars = max_grammars
         self._grammars: OrderedDict[bytes, tuple[Grammar, float]] = OrderedDict()
         """Each with its memory in MiB."""
         self._mib = 0.0
         self._refusals: OrderedDict[bytes, tuple[BadRequestError, float]] = OrderedDict()
         """Each with the time until which it is repeated."""
         self._jobs: dict[bytes, _Job] = {}
+        self._trials = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         # Quick forms do not wait for slow ones, here too.
         self._quick = ThreadPoolExecutor(1, "grammar")
         self._slow = ThreadPoolExecutor(1, "large-grammar")
@@ -91,10 +126,13 @@ class ConstraintCompiler:
         """Why the tokenizer cannot be read; empty if it can."""
         try:
             self._vocabulary = Vocabulary(tokenizer, end_ids)
-            self._trials = GrammarTrials(self._vocabulary.definition, self._vocabulary.ends, self._limits)
         except UnreadableTokenizerError as error:
             self._unreadable = str(error)
             logger.info("answers cannot be constrained: llguidance cannot read the tokenizer: %s", error)
+            return
+        make_worker = _ForkingWorker if hasattr(os, "fork") else _SpawnedWorker
+        setup = {"tokenizer": self._vocabulary.definition, "end_ids": self._vocabulary.ends}
+        self._worker = make_worker({**setup, "mib": self._limits.max_grammar_mib})
 
     async def compile(self, rule: AnswerRule) -> Callable[[], TokenConstraint] | None:
         """Return a function that begins a constraint; None for strict tools if the tokenizer cannot be read.
@@ -140,7 +178,7 @@ class ConstraintCompiler:
     def close(self) -> None:
         """Stop the process that tries grammars; the next form starts it again."""
         if not self._unreadable:
-            self._trials.close()
+            self._worker.close()
 
     def _forget(self, key: bytes, task: asyncio.Task[Grammar]) -> None:
         if key in self._jobs and self._jobs[key].task is task:
@@ -152,10 +190,8 @@ class ConstraintCompiler:
             thread = self._quick if outcome.seconds <= QUICK_SECONDS else self._slow
             grammar = await asyncio.get_running_loop().run_in_executor(thread, Grammar, text, self._vocabulary)
         except (GrammarError, BadRequestError) as error:
-            if isinstance(error, BadRequestError):
-                refusal = error
-            else:
-                refusal = BadRequestError(f"{rule.field}: {error}", param=rule.field)
+            message = f"{rule.field}: {error}"
+            refusal = error if isinstance(error, BadRequestError) else BadRequestError(message, param=rule.field)
             self._refusals.pop(key, None)
             self._refusals[key] = (refusal, time.monotonic() + REFUSED_SECONDS)
             if len(self._refusals) > _MAX_REFUSALS:
@@ -163,7 +199,7 @@ class ConstraintCompiler:
             raise refusal from None
         self._grammars[key] = (grammar, outcome.mib)
         self._mib += outcome.mib
-        while len(self._grammars) > self._max_grammars or (self._mib > MAX_MIB and len(self._grammars) > 1):
+        while len(self._grammars) > MAX_GRAMMARS or (self._mib > MAX_MIB and len(self._grammars) > 1):
             self._mib -= self._grammars.popitem(last=False)[1][1]
         return grammar
 
@@ -178,7 +214,7 @@ class ConstraintCompiler:
         schemas, text = await asyncio.get_running_loop().run_in_executor(self._quick, write)
         patience = _PATIENCE + 20 * self._limits.max_grammar_seconds
         try:
-            outcome = await asyncio.wait_for(self._trials.ask(schemas, text), patience)
+            outcome = await asyncio.wait_for(self._try(schemas, text), patience)
         except (NoTrialError, asyncio.TimeoutError) as error:
             logger.warning("the form of an answer could not be tried: %s", error or "no answer in time")
             raise OverloadedError(
@@ -199,82 +235,17 @@ class ConstraintCompiler:
         ]
         return await self._tried(replace(rule, calls=tuple(calls)))
 
-
-@dataclass
-class _Job:
-    """A form that is being compiled, and the number of its callers."""
-
-    task: asyncio.Task[Grammar]
-    waiting: int = 0
-
-
-QUICK_SECONDS: Final = 0.035
-"""CPU time of the first trial; usual grammars take a fraction of it."""
-MAX_WAITING: Final = 64
-"""Maximum number of concurrent trials."""
-_LANE_TRIALS: Final = 2
-"""Trials that run at the same time in each of the two lanes."""
-_SLOW_NICENESS: Final = 15
-"""Niceness in the slow lane: sampling and quick trials go first."""
-_CLOCK_SHARE: Final = 4
-"""Seconds of the clock for each second of CPU time, where processes cannot fork and the clock is the bound."""
-
-
-class NoTrialError(RuntimeError):
-    """There are too many trials, or the process ended before it answered."""
-
-
-@dataclass(frozen=True)
-class TrialOutcome:
-    """The outcome of a trial."""
-
-    seconds: float = 0.0
-    """CPU time of the compilation."""
-    mib: float = 0.0
-    """Memory of the compilation."""
-    loosened: Sequence[int] = ()
-    """Indices of optional schemas that cannot be compiled; then the grammar was not compiled."""
-    refused: tuple[int, str] | None = None
-    """Index of a schema that cannot be compiled, -1 for the grammar, and the reason."""
-    ended: str = ""
-    """The limit that ended it: `time` or `memory`."""
-
-
-class GrammarTrials:
-    """Starts the worker for the first trial, and stops it when the object is deleted. Used from one event loop at a
-    time.
-
-    Args:
-        tokenizer: the tokenizer as JSON.
-        end_ids: ids that end an answer.
-        limits: CPU time and memory of a trial.
-    """
-
-    def __init__(self, tokenizer: str, end_ids: Sequence[int], limits: GrammarLimits) -> None:
-        self._limits = limits
-        self._waiting = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        make_worker = _ForkingWorker if hasattr(os, "fork") else _SpawnedWorker
-        self._worker = make_worker({"tokenizer": tokenizer, "end_ids": list(end_ids), "mib": limits.max_grammar_mib})
-
-    async def ask(self, schemas: Sequence[tuple[str, bool]], grammar: str) -> TrialOutcome:
-        """Compile schemas and a grammar in the worker; if the caller is cancelled, the trial ends.
-
-        Args:
-            schemas: JSON texts; True for those that must compile.
-            grammar: the grammar with all schemas.
-
-        Raises:
-            NoTrialError: there are too many trials, or the worker ended twice.
-        """
-        if self._waiting >= MAX_WAITING:
+    async def _try(self, schemas: Sequence[tuple[str, bool]], grammar: str) -> TrialOutcome:
+        """Compile schemas (with True for those that must compile) and a grammar in the worker. If the caller is
+        cancelled, the trial ends. Raises NoTrialError."""
+        if self._trials >= MAX_WAITING:
             raise NoTrialError(f"{MAX_WAITING} forms of answers are being tried already")
         if self._loop is not asyncio.get_running_loop():  # a server that starts again has another one
             self._loop = asyncio.get_running_loop()
             self._quick_lane, self._slow_lane = asyncio.Semaphore(_LANE_TRIALS), asyncio.Semaphore(_LANE_TRIALS)
         seconds, quick_seconds = self._limits.max_grammar_seconds, self._worker.quick_seconds
-        trial = {"schemas": list(schemas), "grammar": grammar, "mib": self._limits.max_grammar_mib}
-        self._waiting += 1
+        trial = {"schemas": schemas, "grammar": grammar, "mib": self._limits.max_grammar_mib}
+        self._trials += 1
         try:
             async with self._quick_lane:
                 quick = {**trial, "seconds": min(quick_seconds, seconds), "niceness": 0}
@@ -284,11 +255,7 @@ class GrammarTrials:
                     outcome = await self._worker.run({**trial, "seconds": seconds, "niceness": _SLOW_NICENESS})
             return outcome
         finally:
-            self._waiting -= 1
-
-    def close(self) -> None:
-        """Stop the worker; the next trial starts it again."""
-        self._worker.close()
+            self._trials -= 1
 
 
 class _ForkingWorker:

@@ -137,42 +137,36 @@ class GrammarConstraint:
 
     def allowed(self, vocabulary: int) -> npt.NDArray[np.int32]:
         """See `TokenConstraint.allowed`."""
+        matcher = self._matcher
         with self._budget.spending():
-            return self._allowed(vocabulary)
+            if not self._literal and not matcher.is_stopped():
+                certain = matcher.compute_ff_tokens()
+                # The library may read a special token in the text of a name or value: keep the ids up to it.
+                plain = self._special.isdisjoint(certain)
+                self._literal.extend(certain if plain else certain[: matcher.validate_tokens(certain)])
+                if certain and not self._literal:
+                    return self._bits(self._spellings(vocabulary))
+            if self._literal:
+                return self._bits([self._literal[0]] if self._literal[0] < vocabulary else self._spellings(vocabulary))
+            mask_1W = allocate_token_bitmask(1, self._tokens.vocab_size)
+            if not matcher.is_stopped():
+                fill_next_token_bitmask(matcher, mask_1W)
+            if matcher.is_error():
+                raise ConstraintError(matcher.get_error())
+            if matcher.is_stopped():
+                return self._bits([self._end_id])
+            mask_W: npt.NDArray[np.int32] = mask_1W[0]
+            return mask_W
 
     def certain(self, vocabulary: int) -> Sequence[int]:
         """See `TokenConstraint.certain`: the rest of the determined text, or its beginning if it is long."""
         return list(takewhile(lambda id_: id_ < vocabulary, islice(self._literal, _MOST_CERTAIN)))
-
-    def _allowed(self, vocabulary: int) -> npt.NDArray[np.int32]:
-        if not self._literal and not self._matcher.is_stopped():
-            certain = self._matcher.compute_ff_tokens()
-            self._literal.extend(self._as_text(certain))
-            if certain and not self._literal:
-                return self._bits(self._spellings(vocabulary))
-        if self._literal:
-            return self._bits([self._literal[0]] if self._literal[0] < vocabulary else self._spellings(vocabulary))
-        mask_1W = allocate_token_bitmask(1, self._tokens.vocab_size)
-        if not self._matcher.is_stopped():
-            fill_next_token_bitmask(self._matcher, mask_1W)
-        if self._matcher.is_error():
-            raise ConstraintError(self._matcher.get_error())
-        if self._matcher.is_stopped():
-            return self._bits([self._end_id])
-        mask_W: npt.NDArray[np.int32] = mask_1W[0]
-        return mask_W
 
     def advance(self, token_id: int) -> None:
         """See `TokenConstraint.advance`."""
         if self._literal and self._literal.popleft() != token_id:
             self._literal.clear()
         self._matcher.consume_token(token_id)
-
-    def _as_text(self, certain: list[int]) -> list[int]:
-        """Return the determined ids up to a special token that the library reads in the text of a name or value."""
-        if self._special.isdisjoint(certain):
-            return certain
-        return certain[: self._matcher.validate_tokens(certain)]
 
     def _spellings(self, vocabulary: int) -> list[int]:
         """Return the ids below `vocabulary` whose text begins the determined text."""

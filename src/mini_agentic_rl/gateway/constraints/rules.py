@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -110,7 +110,7 @@ def _letter(escape: re.Match[str]) -> str:
     return chr(int(code, 16)) if int(code, 16) < 0x110000 else "\ufffd"
 
 
-ANY_OBJECT: Final = '{"type": "object"}'
+ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 MAX_SCHEMA_SIZE: Final = 120_000
 """Characters of names and values in all schemas of a request, without annotations. OpenAI has the same bound."""
 _ANNOTATIONS: Final = frozenset({"title", "description", "$comment", "examples", "default"})
@@ -123,8 +123,7 @@ _NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperti
 class ValueRule:
     """A JSON value with a schema."""
 
-    schema: str
-    """JSON text."""
+    schema: Mapping[str, Any]
     strict: bool
     """True if the whole schema must hold; otherwise keywords that the grammar cannot express are ignored."""
     field: str
@@ -210,7 +209,10 @@ def answer_rule(
                 param=rule.field,
             )
     elif calls and any(tool.function.strict for tool in request.tools or ()):
-        rule = AnswerRule(calls=calls, joint=_joint(request, tool_format), opening=_opening(calls, tool_format))
+        # A marker begins a call inside free text, or else the beginning of the call.
+        begun = (marker for marker in tool_format.markers if calls[0].before.startswith(marker))
+        opening = next(begun, tool_format.forced_prefix(None))
+        rule = AnswerRule(calls=calls, joint=_joint(request, tool_format), opening=opening)
     for name, length in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens)):
         if rule is not None and length:
             raise BadRequestError(f"{name}: the form set by {rule.field} determines where the answer ends", param=name)
@@ -261,8 +263,7 @@ def _form_rules(form: AnswerForm | None) -> tuple[ValueRule | None, TextRule | N
     if form is None:
         return None, None
     if form.kind == "json":
-        schema = ANY_OBJECT if form.value is None else json.dumps(form.value)
-        return ValueRule(schema, form.strict, form.field), None
+        return ValueRule(ANY_OBJECT if form.value is None else form.value, form.strict, form.field), None
     if form.kind == "choice":
         grammar = "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in form.value)
     elif form.kind == "regex":
@@ -297,7 +298,7 @@ def _call_rules(request: ChatRequest, tool_format: ToolFormat) -> tuple[CallRule
         shape = tool_format.shape(_TEXT_MARK.join(["", *function.name, ""]))
         if shape is None:
             return ()
-        arguments = ValueRule(json.dumps(schema), bool(function.strict), f"tools[{index}].function.parameters")
+        arguments = ValueRule(schema, bool(function.strict), f"tools[{index}].function.parameters")
         rules.append(CallRule(shape[0], arguments, shape[1]))
     return tuple(rules)
 
@@ -314,20 +315,13 @@ def _joint(request: ChatRequest, tool_format: ToolFormat) -> str | None:
     return double[len(single) : len(double) - len(single)]
 
 
-def _opening(calls: Sequence[CallRule], tool_format: ToolFormat) -> str:
-    """Return the text that begins a call inside free text: a marker, or else the beginning of the call."""
-    before = calls[0].before
-    return next((m for m in tool_format.markers if before.startswith(m)), tool_format.forced_prefix(None))
-
-
 _WHITE_SPACE: Final = r"\n {0,24}| "
 
 
 def schema_with_options(value: ValueRule) -> str:
-    """Return the schema with the library's options, which a request cannot set."""
-    schema = json.loads(value.schema)
-    schema["x-guidance"] = {"whitespace_pattern": _WHITE_SPACE, "lenient": not value.strict}
-    return json.dumps(schema)
+    """Return the schema as JSON with the library's options, which a request cannot set."""
+    options = {"whitespace_pattern": _WHITE_SPACE, "lenient": not value.strict}
+    return json.dumps({**value.schema, "x-guidance": options})
 
 
 def answer_grammar(rule: AnswerRule, special: Mapping[str, int], end_ids: Collection[int]) -> str:

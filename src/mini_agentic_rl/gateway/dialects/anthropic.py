@@ -122,10 +122,15 @@ def chat_body(request: MessagesRequest, body: Mapping[str, Any], messages: Seque
     tools = [_tool(tool, where) for where, tool in served_tools(request.tools, TOOL_KINDS)]
     choice = request.tool_choice
     demanded = choice is not None and choice.type in ("any", "tool")
+    chosen: Any = None
+    if choice is not None and choice.type == "tool":
+        chosen = {"type": "function", "function": {"name": choice.name or ""}}
+    elif choice is not None:
+        chosen = "required" if choice.type == "any" else choice.type
     options = {
         "max_tokens": request.max_tokens,
         "tools": tools or None,
-        "tool_choice": _tool_choice(choice) if choice is not None and (tools or demanded) else None,
+        "tool_choice": chosen if tools or demanded else None,
         "parallel_tool_calls": False if tools and choice is not None and choice.disable_parallel_tool_use else None,
         "stop": request.stop_sequences or None,
         "temperature": request.temperature,
@@ -167,12 +172,6 @@ def _tool(tool: Mapping[str, Any], where: str) -> Json:
         raise BadRequestError(f"{where}.input_schema: expected a JSON schema", param=f"{where}.input_schema")
     kept = {name: tool[name] for name in ("name", "description", "strict") if tool.get(name) is not None}
     return {"type": "function", "function": {**kept, "parameters": tool["input_schema"]}}
-
-
-def _tool_choice(choice: ToolChoice) -> Any:
-    if choice.type == "tool":
-        return {"type": "function", "function": {"name": choice.name or ""}}
-    return "required" if choice.type == "any" else choice.type
 
 
 def _response_format(request: MessagesRequest) -> Json | None:

@@ -199,9 +199,7 @@ def renamed(error: HttpError, names: Mapping[str, str]) -> HttpError:
     renamed_param = re.sub(r"\[\]", lambda _: next(indices), names[field])
     path, _, rest = error.message.partition(":")
     message = f"{renamed_param}:{rest}" if path in (field, error.param) else error.message
-    new = HttpError(message, param=renamed_param, code=error.code, kind=error.kind)
-    new.status = error.status
-    return new
+    return HttpError(message, param=renamed_param, code=error.code, kind=error.kind, status=error.status)
 
 
 def server_sent(value: Mapping[str, Any], event: str | None = None) -> bytes:

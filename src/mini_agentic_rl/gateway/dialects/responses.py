@@ -17,6 +17,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import Field
 
 from ...http import ANYBODY, BadRequestError, Body, HttpError, checked
+from ..errors import NotFoundError
 from .base import (
     AnswerItem,
     CallScope,
@@ -301,7 +302,8 @@ class ResponsesExchange(ItemExchange):
     Args:
         chat: the chat request.
         request: the validated request.
-        conversation: its messages without `instructions`.
+        earlier: the kept messages of the response that it continues.
+        messages: those of its input.
         memory: keeps the response, unless the request has `store: false`.
         owner: owner of the response.
     """
@@ -312,13 +314,15 @@ class ResponsesExchange(ItemExchange):
         self,
         chat: Json,
         request: ResponsesRequest,
-        conversation: Sequence[Json],
+        earlier: tuple[bytes, ...],
+        messages: Sequence[Json],
         memory: ResponseMemory,
         owner: Hashable,
     ) -> None:
         super().__init__(chat)
         self._request = request
-        self._conversation = conversation
+        self._earlier = earlier
+        self._messages = messages
         self._memory = memory
         self._owner = owner
         self._custom_tools = {tool.get("name") for tool in request.tools or () if tool.get("type") == "custom"}
@@ -365,9 +369,9 @@ class ResponsesExchange(ItemExchange):
         self._status = status
         body = self._body()
         if self._request.store is not False:
-            conversation = [*self._conversation, self.reader.first.message]
+            messages = [*self._messages, self.reader.first.message]
             items = input_items(self._request.input, self.id)
-            self._memory.keep(self._owner, body, self._request.previous_response_id, conversation, items)
+            self._memory.keep(self._owner, body, self._earlier, messages, items)
         return self._numbered([*events, {"type": f"response.{status}", "response": body}])
 
     def _body(self) -> Json:
@@ -438,7 +442,7 @@ class ResponsesDialect(Dialect):
         self._memory = ResponseMemory()
         path = f"{self.path}/{{id}}"
         self.lookups = {
-            ("GET", path): lambda id_, scope, key, query: self._memory.response((key, scope), id_),
+            ("GET", path): lambda id_, scope, key, query: json.loads(self._memory.find((key, scope), id_).body),
             ("DELETE", path): self._delete,
             ("GET", f"{path}/input_items"): self._input_items,
         }
@@ -448,14 +452,23 @@ class ResponsesDialect(Dialect):
             if body.get(name):
                 raise BadRequestError(f"{name} is not offered here: {instead}", param=name)
         request = checked(ResponsesRequest, body)
-        previous = request.previous_response_id
-        earlier = () if previous is None else self._memory.conversation((key, scope), previous)
-        conversation = [*earlier, *chat_messages(request.input)]
-        if not conversation:
+        earlier: tuple[bytes, ...] = ()
+        if request.previous_response_id is not None:
+            try:
+                earlier = self._memory.find((key, scope), request.previous_response_id).messages
+            except NotFoundError:
+                raise BadRequestError(
+                    f"Previous response with id {request.previous_response_id!r} not found. It may have been dropped; "
+                    "send the whole conversation as input instead.",
+                    param="previous_response_id",
+                    code="previous_response_not_found",
+                ) from None
+        messages = chat_messages(request.input)
+        if not earlier and not messages:
             raise BadRequestError("input: there is nothing to answer; give text or items", param="input")
         instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
-        chat = chat_body(request, body, [*instructions, *conversation])
-        return ResponsesExchange(chat, request, conversation, self._memory, (key, scope))
+        chat = chat_body(request, body, [*instructions, *map(json.loads, earlier), *messages])
+        return ResponsesExchange(chat, request, earlier, messages, self._memory, (key, scope))
 
     def left_out(self, body: Json) -> list[str]:
         tools = body.get("tools")
@@ -479,7 +492,7 @@ class ResponsesDialect(Dialect):
 
     def _input_items(self, response_id: str, scope: CallScope, key: str, query: Mapping[str, str]) -> Json:
         page = checked(ItemsPage, dict(query))
-        items = self._memory.input_items((key, scope), response_id)
+        items: list[Json] = json.loads(self._memory.find((key, scope), response_id).items)
         if page.order == "desc":
             items.reverse()
         if page.after is not None:

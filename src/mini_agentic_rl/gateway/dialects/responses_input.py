@@ -172,7 +172,7 @@ _ENTRY_BYTES: Final = 1024
 """Memory of a response beside its texts: objects, ids and table entries."""
 
 
-class _KeptResponse(NamedTuple):
+class KeptResponse(NamedTuple):
     """A response as JSON, which takes an eighth of the memory of its objects."""
 
     messages: tuple[bytes, ...]
@@ -198,55 +198,42 @@ class ResponseMemory:
     def __init__(self, *, max_responses: int = 16_384, max_bytes: int = 256 * 1024 * 1024) -> None:
         self._max_responses = max_responses
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[tuple[Hashable, str], _KeptResponse] = OrderedDict()
+        self._kept: OrderedDict[tuple[Hashable, str], KeptResponse] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def conversation(self, owner: Hashable, response_id: str) -> tuple[Json, ...]:
-        """Return the messages up to and including a response; raises BadRequestError if it is not kept."""
-        kept = self._find(owner, response_id)
-        if kept is None:
-            raise BadRequestError(
-                f"Previous response with id {response_id!r} not found. It may have been dropped; send the whole "
-                "conversation as input instead.",
-                param="previous_response_id",
-                code="previous_response_not_found",
-            )
-        return tuple(json.loads(message) for message in kept.messages)
-
-    def response(self, owner: Hashable, response_id: str) -> Json:
-        """Return the response object; raises NotFoundError if it is not kept."""
-        response: Json = json.loads(self._found(owner, response_id).body)
-        return response
-
-    def input_items(self, owner: Hashable, response_id: str) -> list[Json]:
-        """Return the items of a response's input; raises NotFoundError if it is not kept."""
-        items: list[Json] = json.loads(self._found(owner, response_id).items)
-        return items
+    def find(self, owner: Hashable, response_id: str) -> KeptResponse:
+        """Return a response; raises NotFoundError if it is not kept."""
+        with self._lock:
+            kept = self._kept.get((owner, response_id))
+            if kept is None:
+                raise NotFoundError(
+                    f"Response with id {response_id!r} not found. It was not stored here, or has been dropped."
+                )
+            self._kept.move_to_end((owner, response_id))
+            return kept
 
     def keep(
         self,
         owner: Hashable,
         response: Json,
-        previous_id: str | None,
+        earlier: tuple[bytes, ...],
         messages: Sequence[Json],
-        items: Sequence[Json] = (),
+        items: Sequence[Json],
     ) -> None:
         """Keep a response, unless it alone exceeds `max_bytes`.
 
         Args:
             owner: the only one who can read and continue it.
             response: the response object.
-            previous_id: the response that it continues; the messages up to there are shared.
-            messages: the whole conversation.
+            earlier: the messages of the response that it continues, as they are kept.
+            messages: the messages after them.
             items: those of the input.
         """
-        previous = None if previous_id is None else self._find(owner, previous_id)
-        shared = () if previous is None else previous.messages
-        encoded = (*shared, *(encode(message) for message in messages[len(shared) :]))
+        encoded = (*earlier, *map(encode, messages))
         body, encoded_items = encode(response), encode(list(items))
         size = sum(map(sys.getsizeof, (*encoded, encoded, body, encoded_items))) + _ENTRY_BYTES
         if size > self._max_bytes:
@@ -254,14 +241,14 @@ class ResponseMemory:
         key = (owner, response["id"])
         with self._lock:
             self._drop(key)
-            self._kept[key] = _KeptResponse(encoded, body, encoded_items, size)
+            self._kept[key] = KeptResponse(encoded, body, encoded_items, size)
             self._bytes += size
             while len(self._kept) > self._max_responses or self._bytes > self._max_bytes:
                 self._drop(next(iter(self._kept)))
 
     def delete(self, owner: Hashable, response_id: str) -> None:
         """Drop a response; raises NotFoundError if it is not kept."""
-        self._found(owner, response_id)
+        self.find(owner, response_id)
         with self._lock:
             self._drop((owner, response_id))
 
@@ -270,21 +257,6 @@ class ResponseMemory:
         with self._lock:
             for key in [key for key in self._kept if key[0] == owner]:
                 self._drop(key)
-
-    def _found(self, owner: Hashable, response_id: str) -> _KeptResponse:
-        kept = self._find(owner, response_id)
-        if kept is None:
-            raise NotFoundError(
-                f"Response with id {response_id!r} not found. It was not stored here, or has been dropped."
-            )
-        return kept
-
-    def _find(self, owner: Hashable, response_id: str) -> _KeptResponse | None:
-        with self._lock:
-            kept = self._kept.get((owner, response_id))
-            if kept is not None:
-                self._kept.move_to_end((owner, response_id))
-            return kept
 
     def _drop(self, key: tuple[Hashable, str]) -> None:
         if key in self._kept:

@@ -35,7 +35,6 @@ from ...http import (
     HttpError,
     MetricFamily,
     RequestMetrics,
-    guarded,
     json_response,
     new_app,
     openai_response,
@@ -65,6 +64,10 @@ _BYTES_PER_TOKEN: Final = 16
 """Upper bound of the mean bytes of JSON per token; Chinese in escapes of six bytes has about ten."""
 _OTHER_BYTES: Final = 64 * 1024
 """For fields beside the prompt: sampling settings, metadata, a schema of the answer."""
+_USAGE: Final = (
+    "set a client's base_url to this address with /v1. Calls under /rollout/ID/attempt/ID/v1 are recorded for "
+    "training. Where keys are set, requests carry 'Authorization: Bearer KEY' or 'x-api-key: KEY'."
+)
 
 
 class Call(Protocol):
@@ -93,7 +96,7 @@ class Backend(Protocol):
 
     title: str
     about: str
-    """Usage of the server, for the page that browsers show."""
+    """Description of the server, for the page that browsers show."""
     owner: str
     """`owned_by` in the list of models."""
 
@@ -193,7 +196,9 @@ def create_app(
         if close is not None:
             await close()
 
-    app = new_app(openai_response, admission.keys, title=backend.title, about=backend.about, lifespan=lifespan)
+    app = new_app(
+        openai_response, admission.keys, title=backend.title, about=f"{backend.about}: {_USAGE}", lifespan=lifespan
+    )
     metrics = _metrics(backend, admission)
     logged: set[str] = set()
 
@@ -435,4 +440,4 @@ def _add_health(app: Starlette, admission: Admission, metrics: RequestMetrics, b
 
     for path, endpoint in (("/health", health), ("/v1/health", health), ("/healthz", health), ("/metrics", scrape)):
         for prefix in _PREFIXES:
-            app.router.routes.append(Route(prefix + path, guarded(endpoint, openai_response), methods=["GET"]))
+            app.router.routes.append(Route(prefix + path, endpoint, methods=["GET"]))

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import httpx
@@ -62,11 +63,7 @@ class ProxyService:
     """
 
     title = "mini-agentic-rl proxy"
-    about = (
-        "An OpenAI-compatible endpoint that passes calls on to other servers: set a client's base_url to this address "
-        "with /v1. Calls under /rollout/ID/attempt/ID/v1 are recorded for training. Where keys are set, requests carry "
-        "'Authorization: Bearer KEY' or 'x-api-key: KEY'."
-    )
+    about = "An OpenAI-compatible endpoint that passes calls on to other servers"
     owner = "upstream"
     context_length = None
     count = None
@@ -102,23 +99,31 @@ class ProxyService:
 
     async def begin(self, chat: dict[str, Any], exchange: Exchange, caller: Caller, key: str) -> ProxiedCall:
         attempt = await self.attempts.find(caller.scope)
-        call = ProxiedCall(self, exchange, caller, attempt, self.store())
+        store, start_time = self.store(), time.time()
         await attempt.begin()
-        rollout_id = None if caller.scope is None else caller.scope[0]
+        recorded = caller.scope is not None
+        # A budget of tokens needs the counts of a stream, though the agent may not have requested them.
+        options = chat.get("stream_options") or {}
+        counted = recorded and self.attempts.limits.max_rollout_tokens is not None
+        adds_usage = bool(chat.get("stream")) and counted and not options.get("include_usage")
+
+        def body_for(upstream: Upstream) -> dict[str, Any]:
+            body = upstream.body(chat, recorded=recorded)
+            return {**body, "stream_options": {**options, "include_usage": True}} if adds_usage else body
+
         try:
-            call.upstream, call.response = await self.upstreams.send(
-                str(chat.get("model")), call.upstream_body, rollout_id
-            )
-            if call.response.is_error:
+            rollout_id = None if caller.scope is None else caller.scope[0]
+            upstream, response = await self.upstreams.send(str(chat.get("model")), body_for, rollout_id)
+            if response.is_error:
                 try:
-                    content = await read_beginning(call.response, MAX_REFUSAL_BYTES)
+                    content = await read_beginning(response, MAX_REFUSAL_BYTES)
                 finally:
-                    await call.response.aclose()
-                raise UpstreamRefusedError(call.upstream, call.response, content)
+                    await response.aclose()
+                raise UpstreamRefusedError(upstream, response, content)
         except HttpError:
             attempt.give_back()
             raise
-        return call
+        return ProxiedCall(self, exchange, caller, attempt, store, upstream, response, adds_usage, start_time)
 
     def forget(self, scope: CallScope) -> None:
         """Do nothing: only the dialects remember attempts."""
@@ -138,39 +143,27 @@ class ProxyService:
         yield MetricFamily("upstream_up", "Whether a server is considered reachable.", up, ("server",))
 
 
+@dataclass(eq=False, repr=False)
 class ProxiedCall:
-    """One chat request that an upstream answers.
+    """One chat request that an upstream answers."""
 
-    Args:
-        service: the upstreams, budgets and counters.
-        exchange: the request in the agent's dialect.
-        caller: the sender.
-        attempt: has the budget of the call.
-        store: records the call; None records nothing.
-    """
-
-    left_out: Sequence[str] = ()
+    service: ProxyService
+    exchange: Exchange
+    """The request in the agent's dialect."""
+    caller: Caller
+    attempt: Attempt
+    """Has the budget of the call."""
+    store: LightningStore | None
+    """Records the call; None records nothing."""
     upstream: Upstream
-    """The server that answers; set once it does."""
     response: httpx.Response
-    """Its answer."""
+    adds_usage: bool
+    """True if a stream reports token counts that the agent did not request."""
+    start_time: float
+    left_out: Sequence[str] = ()
 
-    def __init__(
-        self,
-        service: ProxyService,
-        exchange: Exchange,
-        caller: Caller,
-        attempt: Attempt,
-        store: LightningStore | None,
-    ) -> None:
-        self._service = service
-        self._exchange = exchange
-        self._body = exchange.chat
-        self._caller = caller
-        self._scope = caller.scope
-        self._attempt = attempt
-        self._store = store
-        self._start_time = time.time()
+    def __post_init__(self) -> None:
+        self._body = self.exchange.chat
         self._answer = ChatReader()
         self._recorded = False
 
@@ -184,19 +177,19 @@ class ProxiedCall:
         self._take(completion)
         await self._record()
         size = size_of([self._body, completion], LARGE)  # a dialect may keep the conversation
-        return await off_loop(size, lambda: encode_in_steps(self._exchange.answer(completion)))
+        return await off_loop(size, lambda: encode_in_steps(self.exchange.answer(completion)))
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         with self._reading():
             async for chunk in read_events(self.response):
                 self._take(chunk)
                 usage_alone = not chunk.get("choices") and bool(chunk.get("usage"))
-                if not (usage_alone and self._adds_usage):
-                    yield self._exchange.events(chunk)
+                if not (usage_alone and self.adds_usage):
+                    yield self.exchange.events(chunk)
         if not self._answer.choices:
             raise UpstreamError(self.upstream, "ended a stream in which there was no answer")
         await self._record()
-        yield await off_loop(size_of(self._body, LARGE), self._exchange.end)  # a dialect may keep the conversation
+        yield await off_loop(size_of(self._body, LARGE), self.exchange.end)  # a dialect may keep the conversation
 
     async def end(self) -> None:
         """Close the upstream's answer, count its tokens, and record the beginning of an interrupted one."""
@@ -208,22 +201,8 @@ class ProxiedCall:
             with suppress(HttpError):  # it is logged, and the client has gone
                 await self._record()
         prompt, sampled = answer.prompt_tokens, answer.completion_tokens
-        self._service.tokens.update({"prompt": prompt, "cached": answer.cached_tokens, "completion": sampled})
-        self._attempt.spend(prompt + sampled)
-
-    def upstream_body(self, upstream: Upstream) -> dict[str, Any]:
-        """Return the body for an upstream."""
-        body = upstream.body(self._body, recorded=self._scope is not None)
-        if self._adds_usage:
-            body["stream_options"] = {**(self._body.get("stream_options") or {}), "include_usage": True}
-        return body
-
-    @property
-    def _adds_usage(self) -> bool:
-        """True if a stream must report token counts for the budget though the agent did not request them."""
-        requested = (self._body.get("stream_options") or {}).get("include_usage")
-        bounded = self._scope is not None and self._service.attempts.limits.max_rollout_tokens is not None
-        return self.streams and not requested and bounded
+        self.service.tokens.update({"prompt": prompt, "cached": answer.cached_tokens, "completion": sampled})
+        self.attempt.spend(prompt + sampled)
 
     def _take(self, part: dict[str, Any]) -> None:
         if error := part.get("error"):
@@ -240,7 +219,7 @@ class ProxiedCall:
         try:
             yield
         except httpx.ReadTimeout as error:
-            raise self._service.upstreams.silent(self.upstream) from error
+            raise self.service.upstreams.silent(self.upstream) from error
         except httpx.RequestError as error:
             problem = f"broke off its answer for model {self.upstream.name!r}: {type(error).__name__}: {error}"
             raise UpstreamError(self.upstream, problem, code="upstream_broken") from error
@@ -249,20 +228,20 @@ class ProxiedCall:
 
     async def _record(self) -> None:
         self._recorded = True
-        if self._scope is None or self._store is None:
+        if self.caller.scope is None or self.store is None:
             return
         answer, body = self._answer, self._body
         temperature = 1.0 if body.get("temperature") is None else float(body["temperature"])
         settings = {name: value for name, field in _SETTINGS if isinstance(value := body.get(field), int | float)}
         for index, choice in answer.choices.items():
             recorded = RecordedAnswer(
-                caller=self._caller,
+                caller=self.caller,
                 response_id=answer.id,
                 model=self.upstream.name,
                 messages=body["messages"],
                 tools=body.get("tools") or [],
                 settings={CompletionSpanAttributes.REQUEST_TEMPERATURE: temperature, **settings},
-                start_time=self._start_time,
+                start_time=self.start_time,
                 index=index,
                 message=choice.message,
                 finish_reason=choice.finish_reason or "cancelled",
@@ -270,7 +249,7 @@ class ProxiedCall:
                 token_ids=choice.token_ids,
                 logprobs=choice.logprobs,
             )
-            await record_answer(self._store, recorded)
+            await record_answer(self.store, recorded)
 
 
 MAX_BYTES: Final = 64 * 1024 * 1024

@@ -163,8 +163,8 @@ class UpstreamError(HttpError):
     """
 
     def __init__(self, upstream: Upstream, problem: str, status: int = 502, code: str | None = None) -> None:
-        super().__init__(f"{upstream.shown_url} {upstream.without_key(problem)[:_LONGEST_MESSAGE]}", code=code)
-        self.status = status
+        message = f"{upstream.shown_url} {upstream.without_key(problem)[:_LONGEST_MESSAGE]}"
+        super().__init__(message, code=code, status=status)
 
 
 class UpstreamRefusedError(HttpError):
@@ -193,21 +193,21 @@ class UpstreamRefusedError(HttpError):
                 f"{upstream.shown_url} refused a request for {upstream.name!r} of the model list with status "
                 f"{answer.status_code}" + (f": {text}" if text else "")
             )
-        param, code, kind = (_text(upstream, error.get(name)) for name in ("param", "code", "type"))
+        named = {
+            name: upstream.without_key(str(error[name]))[:_LONGEST_NAME]
+            for name in ("param", "code", "type")
+            if isinstance(error.get(name), str | int | float)
+        }
+        pause = upstream.without_key(answer.headers.get("retry-after", ""))
+        sendable = pause and len(pause) <= _LONGEST_NAME and pause.isprintable() and pause.isascii()
         super().__init__(
             upstream.without_key(message)[:_LONGEST_MESSAGE],
-            param=param,
-            code=code,
-            kind=kind or ("server_error" if answer.status_code >= 500 else "invalid_request_error"),
+            param=named.get("param"),
+            code=named.get("code"),
+            kind=named.get("type") or ("server_error" if answer.status_code >= 500 else "invalid_request_error"),
+            status=answer.status_code,
+            headers={"Retry-After": pause} if sendable else None,
         )
-        self.status = answer.status_code
-        pause = upstream.without_key(answer.headers.get("retry-after", ""))
-        if pause and len(pause) <= _LONGEST_NAME and pause.isprintable() and pause.isascii():
-            self.headers = {"Retry-After": pause}
-
-
-def _text(upstream: Upstream, value: Any) -> str | None:
-    return upstream.without_key(str(value))[:_LONGEST_NAME] if isinstance(value, str | int | float) else None
 
 
 DOWN_SECONDS: Final = 10.0

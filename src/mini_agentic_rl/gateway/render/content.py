@@ -121,7 +121,11 @@ class Content:
         if not self._always and len(text) <= _SHORT and _MARKED.search(text) is None:
             return list(self._tokenizer.encode(text, add_special_tokens=False))
         core = getattr(self._tokenizer, "backend_tokenizer", None)
-        ids = None if core is None else self._plain_tokenizer(core).encode(self._pieces(text))
+        if core is None:
+            return self._in_halves(text)
+        with self._lock:
+            self._plain = self._plain or PlainTokenizer(core, self._names)
+        ids = self._plain.encode(self._pieces(text))
         return self._in_halves(text) if ids is None else ids
 
     def _marked(self, text: str, finder: _Finder) -> str:
@@ -137,12 +141,6 @@ class Content:
             yield self._names[_index(match)], True
             start = match.end()
         yield text[start:], False
-
-    def _plain_tokenizer(self, core: Core) -> PlainTokenizer:
-        with self._lock:
-            if self._plain is None:
-                self._plain = PlainTokenizer(core, self._names)
-            return self._plain
 
     def _in_halves(self, text: str) -> list[int]:
         """Encode with a tokenizer that cannot be copied: each marked name is encoded in two halves."""

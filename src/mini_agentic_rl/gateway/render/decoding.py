@@ -301,36 +301,33 @@ AnswerPart: TypeAlias = str | ToolCall | Thought
 """A piece of content, a call, or a piece of the thought."""
 
 
+@dataclass(frozen=True, eq=False)
 class AnswerReader:
-    """Splits a growing answer. The joined parts do not depend on how the text was cut up.
+    """Splits a growing answer. The joined parts do not depend on how the text was cut up."""
 
-    Args:
-        thoughts: separates the thought; None reads none.
-        calls: finds tool calls in the rest; None reads none.
-    """
-
-    def __init__(self, thoughts: ThoughtScanner | None = None, calls: CallScanner | None = None) -> None:
-        self._thoughts = thoughts
-        self._calls = calls
+    thoughts: ThoughtScanner | None = None
+    """Separates the thought; None reads none."""
+    calls: CallScanner | None = None
+    """Finds tool calls in the rest; None reads none."""
 
     @property
     def thought_found(self) -> bool:
         """True if the answer has a thought, which may be empty."""
-        return self._thoughts is not None and self._thoughts.found
+        return self.thoughts is not None and self.thoughts.found
 
     def feed(self, text: str) -> list[AnswerPart]:
         """Add text; return the parts that are certain by now."""
-        return self._with_calls([text] if self._thoughts is None else self._thoughts.feed(text))
+        return self._with_calls([text] if self.thoughts is None else self.thoughts.feed(text))
 
     def finish(self) -> list[AnswerPart]:
         """Return the rest. A thought need not be closed."""
-        parts = [] if self._thoughts is None else self._with_calls(self._thoughts.finish())
-        return parts if self._calls is None else [*parts, *self._calls.finish()]
+        parts = [] if self.thoughts is None else self._with_calls(self.thoughts.finish())
+        return parts if self.calls is None else [*parts, *self.calls.finish()]
 
     def _with_calls(self, stretches: Sequence[Thought | str]) -> list[AnswerPart]:
-        if self._calls is None:
+        if self.calls is None:
             return list(stretches)
         parts: list[AnswerPart] = []
         for stretch in stretches:
-            parts += [stretch] if isinstance(stretch, Thought) else self._calls.feed(stretch)
+            parts += [stretch] if isinstance(stretch, Thought) else self.calls.feed(stretch)
         return parts

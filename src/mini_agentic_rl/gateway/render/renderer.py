@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -99,7 +100,11 @@ class ChatRenderer:
             if name == "messages" or name in reserved:
                 field = f"chat_template_kwargs.{name}"
                 raise BadRequestError(f"{field}: the server sets this itself", param=field)
-        used = {name: value for name, value in settings.items() if self.template.mentions(name)}
+        used = {
+            name: value
+            for name, value in settings.items()
+            if re.search(rf"\b{re.escape(name)}\b", self.template.source)
+        }
         if not used:
             return self
         key = json.dumps(used, sort_keys=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -64,8 +63,9 @@ class ChatTemplate:
     ) -> None:
         self._tokenizer = tokenizer
         self._settings = dict(settings or {})
-        self._source = chat_template_of(tokenizer)
-        places = (self._source, tokenizer.get_added_vocab())
+        self.source = chat_template_of(tokenizer)
+        """The Jinja text."""
+        places = (self.source, tokenizer.get_added_vocab())
         tags = next((tags for tags in KNOWN_TAGS if any(tags.close in place for place in places)), None)
         default = None if thinking == "auto" else KNOWN_TAGS[0]
         self.tags = None if thinking == "off" else tags or default
@@ -128,11 +128,7 @@ class ChatTemplate:
     @property
     def thinks(self) -> bool:
         """True if the template uses or opens thoughts."""
-        return self.thought_begun or (self.tags is not None and self.tags.close in self._source)
-
-    def mentions(self, name: str) -> bool:
-        """Return True if the template mentions a variable of this name."""
-        return re.search(rf"\b{re.escape(name)}\b", self._source) is not None
+        return self.thought_begun or (self.tags is not None and self.tags.close in self.source)
 
     def apply(
         self, turns: Sequence[Mapping[str, Any]], tools: Sequence[Tool] | None, add_generation_prompt: bool
@@ -141,7 +137,7 @@ class ChatTemplate:
         text = self._tokenizer.apply_chat_template(
             [dict(turn) for turn in turns],
             tools=list(tools) if tools else None,
-            chat_template=self._source,
+            chat_template=self.source,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
             **self._settings,
