@@ -29,27 +29,21 @@ class TestCompose:
         assert [error.message for error in checker.iter_errors(document())] == []
         assert list(checker.iter_errors({**document(), "servces": {}})), "a schema that takes anything checks nothing"
 
-    def test_each_command_is_one_of_ours(self) -> None:
+    def test_its_commands_are_ours_its_volumes_are_there_and_no_secret_is_in_it(self) -> None:
         for service in document()["services"].values():
             if "build" in service:
                 parses(service["command"])
+            for volume in service.get("volumes", []):
+                source = volume.split(":")[0]
+                assert source in document()["volumes"] or (DEPLOY / source).is_file(), volume
+            for name, value in service["environment"].items():
+                if "PASSWORD" in name or "KEY" in name:
+                    assert re.fullmatch(r"\$\{\w+:\?.*\}", value), name
 
     def test_each_service_has_time_to_stop(self) -> None:
         given = document()["services"]
         assert grace(given["store"]["stop_grace_period"]) > DRAIN
         assert grace(given["runner"]["stop_grace_period"]) > RUNNERS_END
-
-    def test_volumes_and_files_are_there(self) -> None:
-        for service in document()["services"].values():
-            for volume in service.get("volumes", []):
-                source = volume.split(":")[0]
-                assert source in document()["volumes"] or (DEPLOY / source).is_file(), volume
-
-    def test_no_secret_stands_in_it(self) -> None:
-        for service in document()["services"].values():
-            for name, value in service["environment"].items():
-                if "PASSWORD" in name or "KEY" in name:
-                    assert re.fullmatch(r"\$\{\w+:\?.*\}", value), name
 
 
 class TestImage:
@@ -137,32 +131,20 @@ def follow(words: list[str], option: str) -> str:
 class TestSlurm:
     SCRIPT = DEPLOY / "slurm.sh"
 
-    def directives(self) -> dict[str, str]:
-        lines = self.SCRIPT.read_text().splitlines()
-        last = max(number for number, line in enumerate(lines) if line.startswith("#SBATCH"))
-        assert all(line.startswith("#") for line in lines[:last]), "sbatch reads none after the first command"
-        pairs = [line.split()[1].removeprefix("--").partition("=") for line in lines if line.startswith("#SBATCH")]
-        return {name: value for name, _, value in pairs}
-
-    def test_its_directives_have_values_of_their_form(self) -> None:
-        given = self.directives()
-        assert int(given["nodes"]) >= 2
-        assert int(given["ntasks-per-node"]) == 1
-        assert int(given["cpus-per-task"]) >= 1
-        assert re.fullmatch(r"\d+[KMGT]", given["mem"])
-        assert re.fullmatch(r"(\d+-)?\d{1,2}:\d\d:\d\d", given["time"])
-        assert re.fullmatch(r"B:TERM@\d+", given["signal"])
-        assert given["requeue"] == ""
-        assert given["open-mode"] == "append"
-
-    @pytest.mark.skipif(os.name != "posix", reason="NOT CHECKED here: the Slurm script, which needs a shell")
-    def test_it_starts_store_learner_and_runners_where_they_find_each_other(self, tmp_path: Path) -> None:
+    def run(self, tmp_path: Path, *options: str, **variables: str) -> dict[str, Any]:
+        """Run the script as on three nodes; return how each role was called."""
         bins = tmp_path / "bin"
         tool(bins, "mini-agentic-rl", STAND_IN.format(python=shutil.which("python3")))
         tool(bins, "srun", SRUN)
+        tool(bins, "torchrun", TORCHRUN)
         tool(bins, "scontrol", "#!/bin/bash\nprintf '%s\\n' node1 node2 node3\n")
-        script = ["bash", str(self.SCRIPT), "deploy/kubernetes/train.yaml", str(tmp_path / "run"), "--total-steps", "3"]
-        found = run_script(tmp_path, script, tmp_path, 3, SLURM_JOB_ID="12345", SLURM_JOB_NODELIST="node[1-3]")
+        script = ["bash", str(self.SCRIPT), "deploy/kubernetes/train.yaml", str(tmp_path / "run"), *options]
+        slurm = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NODELIST": "node[1-3]"}
+        return run_script(tmp_path, script, tmp_path, 3, **slurm, **variables)
+
+    @pytest.mark.skipif(os.name != "posix", reason="NOT CHECKED here: the Slurm script, which needs a shell")
+    def test_it_starts_store_learner_and_runners_where_they_find_each_other(self, tmp_path: Path) -> None:
+        found = self.run(tmp_path, "--total-steps", "3")
         port = follow(found["store"]["words"], "--port")
         for role in ("algorithm", "runner"):
             called = found[role]
@@ -177,14 +159,7 @@ class TestSlurm:
     def test_several_ranks_on_several_nodes_are_started_by_torchrun_and_meet_on_the_first(self, tmp_path: Path) -> None:
         from torch.distributed.run import get_args_parser
 
-        bins = tmp_path / "bin"
-        tool(bins, "mini-agentic-rl", STAND_IN.format(python=shutil.which("python3")))
-        tool(bins, "srun", SRUN)
-        tool(bins, "torchrun", TORCHRUN)
-        tool(bins, "scontrol", "#!/bin/bash\nprintf '%s\\n' node1 node2 node3\n")
-        script = ["bash", str(self.SCRIPT), "deploy/kubernetes/train.yaml", str(tmp_path / "run"), "--resume"]
-        slurm = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NODELIST": "node[1-3]"}
-        found = run_script(tmp_path, script, tmp_path, 3, LEARNERS="2", RANKS="4", **slurm)
+        found = self.run(tmp_path, "--resume", LEARNERS="2", RANKS="4")
         assert found["algorithm"]["words"][-1] == "--resume"
         asked = get_args_parser().parse_args((tmp_path / "told.torchrun").read_text().splitlines())
         assert (asked.nnodes, asked.nproc_per_node, asked.node_rank) == ("2", "4", 0)

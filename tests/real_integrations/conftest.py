@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
+from recipes.playing import roomy_model
+
+model = roomy_model
 WORLDS = Path(__file__).parent / "worlds"
 
 
@@ -19,12 +20,3 @@ def worlds():
         patch.syspath_prepend(str(WORLDS))
         patch.setenv("PYTHONPATH", str(WORLDS), prepend=os.pathsep)
         yield WORLDS
-
-
-@pytest.fixture(scope="session")
-def model(tiny_folder, tmp_path_factory) -> str:
-    """The folder of a tiny model whose tokenizer makes a token of every byte."""
-    folder = shutil.copytree(tiny_folder, tmp_path_factory.mktemp("models") / "tiny")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
-    return str(folder)

@@ -6,18 +6,16 @@ import pytest
 
 from mini_agentic_rl.environments import Endpoint, load_environment
 from mini_agentic_rl.errors import UserError
-from recipes.test_math_agent import ScriptedServer, _server
-
-from .training import steps_of, trained
+from recipes.playing import ScriptedServer, scripted_server
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed: its environments are left unchecked")
-server = _server
+server = scripted_server
 NAME = "gymnasium:number_game:worlds/Digits-v0"
 
 
 async def test_a_registered_environment_is_made_with_its_seed(server: ScriptedServer):
     env = load_environment(f"{NAME}?turns=2")
-    server.script = [{"role": "assistant", "content": "xx"}]
+    server.says("xx")
     task = env.tasks("train", 1)[0]
     outcome = await env.rollout(task, Endpoint(server.endpoint, "m"))
     assert outcome.rewards == {"reward": 0.5, "turns": 2.0}
@@ -29,9 +27,3 @@ async def test_a_registered_environment_is_made_with_its_seed(server: ScriptedSe
 def test_an_id_that_is_not_registered_is_told():
     with pytest.raises(UserError, match="gymnasium has no 'Nowhere-v0'"):
         load_environment("gymnasium:Nowhere-v0")
-
-
-def test_it_is_trained_with_its_trees_and_groups(model, tmp_path):
-    summary = trained(NAME, model, tmp_path / "run")
-    assert summary["untrained"] == {}
-    assert steps_of(tmp_path / "run")[0]["grad_norm"] > 0

@@ -17,12 +17,12 @@ import pytest
 
 from mini_agentic_rl.environments import Endpoint, load_environment
 from mini_agentic_rl.errors import UserError
-from recipes.test_math_agent import ScriptedServer, _server
+from recipes.playing import ScriptedServer, says, scripted_server
 
 from .training import steps_of, trained
 
 pytest.importorskip("openenv.core", reason="openenv-core is not installed: its environments are left unchecked")
-server = _server
+server = scripted_server
 SERVER = Path(__file__).parent / "worlds" / "echo_server.py"
 
 
@@ -53,14 +53,10 @@ def echo():
         yield url
 
 
-def says(*texts: str) -> list[dict]:
-    return [{"role": "assistant", "content": text} for text in texts]
-
-
 async def test_answers_are_actions_and_observations_what_follows(echo, server: ScriptedServer):
     env = load_environment(f"openenv:{echo}?system=Echo.")
     task = env.tasks("train", 1)[0]
-    server.script = says("a", '{"message": "four"}', "no")
+    server.says("a", '{"message": "four"}', "no")
     outcome = await env.rollout(task, Endpoint(server.endpoint, "m"))
     assert outcome.rewards == {"reward": pytest.approx(1 / 2 + 1 / 5 + 1 / 3), "turns": 3.0}
     told = [message["content"] for message in server.requests[2]["messages"]]
@@ -69,7 +65,7 @@ async def test_answers_are_actions_and_observations_what_follows(echo, server: S
 
 async def test_more_rollouts_than_sessions_wait_for_one(echo, server: ScriptedServer):
     env = load_environment(f"openenv:{echo}")
-    server.script = says("a")
+    server.says("a")
     outcomes = await asyncio.gather(
         *(env.rollout(task, Endpoint(server.endpoint, "m")) for task in env.tasks("val", 6))
     )
@@ -79,17 +75,17 @@ async def test_more_rollouts_than_sessions_wait_for_one(echo, server: ScriptedSe
 async def test_an_error_of_the_server_fails_the_rollout_and_no_reward_is_not_0(echo, server: ScriptedServer):
     env = load_environment(f"openenv:{echo}")
     task = env.tasks("train", 1)[0]
-    server.script = says("explode")
+    server.says("explode")
     with pytest.raises(RuntimeError, match="the server's world fell over"):
         await env.rollout(task, Endpoint(server.endpoint, "m"))
-    server.script = says("nothing")
+    server.says("nothing")
     with pytest.raises(ValueError, match=r"no step of .* gave a reward"):
         await env.rollout(task, Endpoint(server.endpoint, "m"))
 
 
 async def test_a_server_of_tools_offers_them_to_the_model(server: ScriptedServer):
     call = {"id": "c1", "type": "function", "function": {"name": "double", "arguments": json.dumps({"number": 21})}}
-    server.script = [{"role": "assistant", "tool_calls": [call]}, *says("42")]
+    server.script = [{"role": "assistant", "tool_calls": [call]}, says("42")]
     with served("tools", 2) as url:
         env = load_environment(f"openenv:{url}")
         outcome = await env.rollout(env.tasks("train", 1)[0], Endpoint(server.endpoint, "m"))

@@ -15,7 +15,6 @@ import torch
 
 from mini_agentic_rl.integrations.tinker import TinkerServer
 from pages.test_tinker import TRAINING
-from tiny import tiny_model, tiny_tokenizer
 
 tinker = pytest.importorskip("tinker", reason="tinker is not installed: its client is left unchecked")
 
@@ -25,18 +24,9 @@ KNOWN = "Qwen/Qwen3-8B"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    tokenizer = tiny_tokenizer()
-    tiny_model(len(tokenizer)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def server(model, tmp_path_factory):
+def server(tiny_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("out")
-    server = TinkerServer.load(str(model), folder, names=["tiny", KNOWN], load={"dtype": "float32"}).start()
+    server = TinkerServer.load(tiny_folder, folder, names=["tiny", KNOWN], load={"dtype": "float32"}).start()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(server).items():
             patch.setenv(name, value)
@@ -75,7 +65,7 @@ def sampled(tokens, logprobs, advantage):
 
 def test_a_client_trains_samples_saves_and_goes_on(service):
     client = service.create_lora_training_client(base_model="tiny", rank=4, seed=1).result()
-    assert client.get_tokenizer().decode(TOKENS) == client.get_tokenizer().decode(TOKENS)
+    assert client.get_tokenizer().decode(TOKENS)
     losses = []
     for _ in range(4):
         done = client.forward_backward([datum()] * 2, "cross_entropy")
@@ -226,9 +216,9 @@ def test_the_cookbook_s_on_policy_distillation(server, tmp_path):
 
 
 @pytest.mark.parametrize("loop", ["sl_loop", "rl_loop"])
-def test_the_cookbook_s_loops_that_look_the_model_up_by_its_name(loop, server, model, tmp_path):
+def test_the_cookbook_s_loops_that_look_the_model_up_by_its_name(loop, server, tiny_folder, tmp_path):
     # What would be fetched by name is taken from folders of these names.
-    shutil.copytree(model, tmp_path / KNOWN)
+    shutil.copytree(tiny_folder, tmp_path / KNOWN)
     talk = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
     write_rows(tmp_path / "HuggingFaceH4" / "no_robots", [{"messages": talk}] * 8)
     write_rows(tmp_path / "openai" / "gsm8k", [{"question": "2 + 2?", "answer": "so #### 4"}] * 8)

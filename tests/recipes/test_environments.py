@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -14,27 +12,16 @@ from mini_agentic_rl.commands.train_config import TrainConfig, with_agent_defaul
 from mini_agentic_rl.datasets import find_family
 from mini_agentic_rl.environments import (
     Endpoint,
-    EnvironmentAgent,
-    Outcome,
     load_recipe,
     load_tasks,
 )
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.types import Attempt, AttemptedRollout
-from recipes.test_math_agent import ScriptedServer, _server
+from recipes.playing import ScriptedServer, roomy_model, scripted_server
 
 FAMILIES = ("countdown", "guess", "retrieval", "units")
 SUM = "reasoning_gym:chain_sum?min_terms=2&max_terms=2"
-server = _server
-
-
-@pytest.fixture(scope="module")
-def model(tiny_folder, tmp_path_factory):
-    """A tiny model with room for the prompt, whose tokenizer makes a token of every byte."""
-    folder = shutil.copytree(tiny_folder, tmp_path_factory.mktemp("models") / "tiny")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
-    return str(folder)
+server = scripted_server
+model = roomy_model
 
 
 def run(*arguments):
@@ -68,30 +55,6 @@ async def test_a_conversation_ends_after_its_turns(server: ScriptedServer):
     outcome = await find_family("units").rollout(row, Endpoint(server.endpoint, "m"))
     assert len(server.requests) == find_family("units").max_turns
     assert (outcome.rewards["reward"], outcome.rewards["answered"]) == (0.0, 0.0)
-
-
-class _Fixed:
-    """An environment that gives these rewards."""
-
-    def __init__(self, **rewards: float) -> None:
-        self.rewards = rewards
-
-    def tasks(self, split, size, seed=0):
-        return [{"id": split, "question": str(place), "answer": ""} for place in range(size)]
-
-    async def rollout(self, task, endpoint):
-        return Outcome(self.rewards, endpoint.model)
-
-
-@pytest.mark.parametrize(
-    ("rewards", "complaint"),
-    [({}, "gave no 'reward'"), ({"points": 3.0}, r"only \['points'\]"), ({"reward": math.nan}, "nan|finite|NaN")],
-)
-async def test_an_environment_without_a_reward_is_named(rewards, complaint, server: ScriptedServer):
-    attempt = Attempt(rollout_id="ro-1", attempt_id="at-1", sequence_id=1, start_time=0.0)
-    rollout = AttemptedRollout(rollout_id="ro-1", input={}, start_time=0.0, attempt=attempt)
-    with pytest.raises(ValueError, match=complaint):
-        await EnvironmentAgent(_Fixed(**rewards)).rollout_async({}, {"llm": server.llm()}, rollout)
 
 
 def test_an_environment_is_measured_imitated_and_reinforced(model, tmp_path):

@@ -21,18 +21,10 @@ from mini_agentic_rl.recipes.retrieval.retrieval import Index, world
 from mini_agentic_rl.recipes.units.stories import HELD_OUT_STUFF, STORIES, STUFF, TRANSFER_STORIES
 from mini_agentic_rl.recipes.units.units import HELD_OUT_UNITS, TRANSFER_UNITS, UNITS
 from mini_agentic_rl.rewards import in_ascii_numbers
+from recipes.playing import calls, says
 
 SPLITS = ("train", "val", "test", "transfer")
 FAMILIES = ("countdown", "guess", "retrieval", "units")
-
-
-def says(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": text}
-
-
-def calls(name: str, arguments: str) -> dict[str, Any]:
-    function = {"name": name, "arguments": arguments}
-    return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
 
 
 def score(name: str, task: Any, *messages: dict[str, Any]) -> dict[str, float]:

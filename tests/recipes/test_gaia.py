@@ -9,17 +9,11 @@ import pytest
 from openai import BadRequestError
 from pyarrow import parquet
 
-from gateway.scripted import ScriptedSampler
-from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
 from mini_agentic_rl.datasets import DatasetError
-from mini_agentic_rl.emitter import find_reward_spans, get_rewards_from_span
-from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.recipes.gaia import FunctionTool, GaiaAgent, web_search_tool
 from mini_agentic_rl.recipes.gaia.agent import MAX_RESULT, PAGE, Toolbox, calculator_tool, read_file_tool
 from mini_agentic_rl.recipes.gaia.tasks import final_answer, is_right, load_gaia
-from mini_agentic_rl.runner import LitAgentRunner
-from mini_agentic_rl.store import InMemoryLightningStore
-from mini_agentic_rl.tracer import OtelTracer
+from recipes.playing import call, last_prompt, play
 
 
 def record(number: int, **changes) -> dict:
@@ -138,32 +132,15 @@ def test_the_final_answer_follows_the_last_marker():
 TASK = {"question": "What is 6 x 7?", "answer": "42", "file": "", "file_name": ""}
 
 
-def call(name: str, **arguments) -> str:
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
-async def play(answers, *, task=TASK, context_length=8192, **options):
-    """Run one rollout; return its rewards by name, and the requests to the model."""
-    tokenizer, store = small_tokenizer(CHATML_TOOLS), InMemoryLightningStore()
-    sampler = ScriptedSampler(tokenizer, answers, context_length=context_length)
-    server = MiniLLMServer(sampler, tokenizer, model_name="tiny", store=store).start()
-    try:
-        runner = LitAgentRunner(OtelTracer())
-        with runner.run_context(agent=GaiaAgent(**options), store=store):
-            rollout = await runner.step(task, resources={"llm": server.as_resource({"max_tokens": 400})})
-        (span,) = find_reward_spans(list(await store.query_spans(rollout.rollout_id)))
-        return {reward.name: reward.value for reward in get_rewards_from_span(span)}, sampler.requests
-    finally:
-        server.stop(timeout=1)
-
-
-def last_prompt(requests) -> str:
-    return small_tokenizer().decode(requests[-1].prompt_ids)
+async def run(answers, *, task=TASK, context_length=8192, **options):
+    """Return the rewards of one rollout by name, and the requests to the model."""
+    played = await play(GaiaAgent(**options), task, answers, context_length=context_length)
+    return played.rewards, played.requests
 
 
 @pytest.mark.parametrize(("answer", "reward"), [("FINAL ANSWER: 42", 1.0), ("42", 0.0)])
 async def test_the_reward_is_the_score_of_the_final_answer(answer, reward):
-    rewards, requests = await play([call("calculator", expression="6*7"), answer])
+    rewards, requests = await run([call("calculator", expression="6*7"), answer])
     assert rewards == {"reward": reward, "answered": float("FINAL" in answer), "turns": 2.0}
     assert "<tool_response>\n42\n</tool_response>" in last_prompt(requests)
     first, second = (list(request.prompt_ids) for request in requests)
@@ -178,21 +155,21 @@ async def test_the_file_of_a_question_is_read_and_a_search_is_used(tmp_path):
     (tmp_path / "fruit.csv").write_text("name,price\napple,1.5\n")
     task = TASK | {"file": str(tmp_path / "fruit.csv"), "file_name": "fruit.csv", "answer": "1.5"}
     answers = [call("read_file"), call("web_search", query="six by seven"), "FINAL ANSWER: $1.50"]
-    rewards, requests = await play(answers, task=task, tools=[web_search_tool(search)])
+    rewards, requests = await run(answers, task=task, tools=[web_search_tool(search)])
     assert rewards["reward"] == 1.0
     for text in ("Attached file: fruit.csv", "name,price\napple,1.5\n", "Results about six by seven: 42."):
         assert text in last_prompt(requests)
 
 
 async def test_turns_and_context_are_bounded():
-    rewards, requests = await play([call("calculator", expression="1")], max_turns=3)
+    rewards, requests = await run([call("calculator", expression="1")], max_turns=3)
     assert rewards == {"reward": 0.0, "answered": 0.0, "turns": 3.0}
     length = len(requests[0].prompt_ids)
-    rewards, _ = await play([call("calculator", expression="1")], context_length=length + 100)
+    rewards, _ = await run([call("calculator", expression="1")], context_length=length + 100)
     assert rewards["reward"] == 0.0
     assert 1 <= rewards["turns"] < 12
     with pytest.raises(BadRequestError, match="context"):
-        await play(["?"], context_length=length)
+        await run(["?"], context_length=length)
 
 
 async def test_invalid_calls_get_an_error_and_long_results_are_cut():

@@ -27,11 +27,11 @@ from mini_agentic_rl.recipes.harness.run import HarnessRun
 from mini_agentic_rl.recipes.harness.sandbox import SandboxLimits, Scratch, remove_tree
 from mini_agentic_rl.tracer import OtelTracer
 from mini_agentic_rl.types import LLM, Rollout
-from recipes.test_math_agent import ScriptedServer, _server, says
+from recipes.playing import ScriptedServer, says, scripted_server
 
 PYTHON = shlex.quote(sys.executable)
 AGENT = f"{PYTHON} {shlex.quote(str(Path(__file__).with_name('command_agent.py')))}"
-server = _server
+server = scripted_server
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="commands as agents need Linux or macOS: left unchecked")
 needs_landlock = pytest.mark.skipif(

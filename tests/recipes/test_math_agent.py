@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,55 +13,16 @@ from mini_agentic_rl.datasets import ArithmeticDataset, DatasetError, load_examp
 from mini_agentic_rl.environments import load_recipe, shared_client
 from mini_agentic_rl.integrations.hello_agents import create_accuracy_reward, create_math_dataset
 from mini_agentic_rl.integrations.hello_agents.prompt_agent import PromptAgent
-from mini_agentic_rl.recipes.math import MAX_TURNS, TOOLS, MathAgent, MathRewardHook, demonstration, opening, use_tool
+from mini_agentic_rl.recipes.math import TOOLS, MathAgent, MathRewardHook, demonstration, opening, use_tool
 from mini_agentic_rl.recipes.math.worked import operations
 from mini_agentic_rl.rewards import is_correct
 from mini_agentic_rl.semconv import CompletionSpanAttributes
 from mini_agentic_rl.tools import calculate
-from mini_agentic_rl.types import LLM, Attempt, AttemptedRollout, PromptTemplate, ProxyLLM, Span
-from rewards.servers import serving
+from mini_agentic_rl.types import LLM, Attempt, AttemptedRollout, PromptTemplate, Span
+from recipes.playing import ScriptedServer, calls, says, scripted_server
 
+server = scripted_server
 TASK = {"question": "What is 12 times 34?", "answer": "408"}
-
-
-def calls(*arguments: str, name: str = "calculator", content: str | None = None) -> dict[str, Any]:
-    tool_calls = [
-        {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": text}}
-        for index, text in enumerate(arguments)
-    ]
-    return {"role": "assistant", "content": content, "tool_calls": tool_calls}
-
-
-def says(text: str | None) -> dict[str, Any]:
-    return {"role": "assistant", "content": text}
-
-
-class ScriptedServer:
-    """A chat endpoint that replies with the messages of `script` in turn, then repeats the last."""
-
-    def __init__(self) -> None:
-        self.script: list[dict[str, Any]] = []
-        self.requests: list[dict[str, Any]] = []
-        self.paths: list[str] = []
-        self.endpoint = ""
-
-    def answer(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, Any]:
-        self.paths.append(path.lstrip("/"))
-        self.requests.append(body)
-        message = self.script[min(len(self.requests), len(self.script)) - 1]
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        return 200, {"id": "r", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-
-    def llm(self, **sampling: Any) -> ProxyLLM:
-        return ProxyLLM(endpoint=self.endpoint, model="m", sampling_parameters=sampling)
-
-
-@pytest.fixture(name="server")
-def _server() -> Iterator[ScriptedServer]:
-    server = ScriptedServer()
-    with serving(server.answer) as url:
-        server.endpoint = f"{url}/v1"
-        yield server
 
 
 def a_rollout(task: Any = None) -> AttemptedRollout:
@@ -70,14 +30,10 @@ def a_rollout(task: Any = None) -> AttemptedRollout:
     return AttemptedRollout(rollout_id="ro-1", input=task or TASK, start_time=0.0, attempt=attempt)
 
 
-async def run(server: ScriptedServer, *script: dict[str, Any], agent: MathAgent | None = None, **sampling: Any) -> None:
-    server.script = list(script)
-    await (agent or MathAgent()).rollout_async(TASK, {"llm": server.llm(**sampling)}, a_rollout())
-
-
 async def test_tool_calls_are_executed_and_their_results_go_back(server: ScriptedServer) -> None:
-    call = calls('{"expression": "12*34"}', "not json", '{"expr": 1}')
-    await run(server, call, says("Answer: 408"), temperature=0.5, max_tokens=64)
+    call = calls("calculator", '{"expression": "12*34"}', "not json", '{"expr": 1}')
+    server.script = [call, says("Answer: 408")]
+    await MathAgent().rollout_async(TASK, {"llm": server.llm(temperature=0.5, max_tokens=64)}, a_rollout())
     first, second = server.requests
     assert server.paths == ["rollout/ro-1/attempt/at-1/v1/chat/completions"] * 2
     assert [message["role"] for message in first["messages"]] == ["system", "user"]
@@ -90,16 +46,9 @@ async def test_tool_calls_are_executed_and_their_results_go_back(server: Scripte
     assert all(message["content"].startswith("error: ") for message in refused)
 
 
-async def test_the_conversation_ends_after_max_turns(server: ScriptedServer) -> None:
-    await run(server, calls('{"expression": "1"}'), agent=MathAgent(max_turns=3))
-    assert len(server.requests) == 3
-    with pytest.raises(ValueError, match="max_turns"):
-        MathAgent(max_turns=0)
-
-
 async def test_a_task_of_the_style_text_is_answered_without_tools(server: ScriptedServer) -> None:
     (task,) = load_task_dataset("text:arithmetic", size=1)
-    server.script = [calls('{"expression": "1"}')]
+    server.script = [calls("calculator", '{"expression": "1"}')]
     await MathAgent().rollout_async(task, {"llm": server.llm()}, a_rollout())
     (request,) = server.requests
     assert "tools" not in request
@@ -109,7 +58,10 @@ async def test_a_task_of_the_style_text_is_answered_without_tools(server: Script
 @pytest.mark.parametrize("load", [load_examples, lambda name, form, **_: create_math_dataset(name, "train", 1, form)])
 async def test_rows_for_rewards_are_played_by_the_same_conversation(server: ScriptedServer, load: Any) -> None:
     (task,) = load("arithmetic:1", "rl", max_samples=1)
-    server.script = [calls(json.dumps({"expression": task["expression"]})), says(f"Answer: {task['answer']}")]
+    server.script = [
+        calls("calculator", json.dumps({"expression": task["expression"]})),
+        says(f"Answer: {task['answer']}"),
+    ]
     rollout = a_rollout()
     reward = await PromptAgent(create_accuracy_reward()).rollout_async(task, {"llm": server.llm()}, rollout)
     assert reward == 1.0
@@ -118,14 +70,6 @@ async def test_rows_for_rewards_are_played_by_the_same_conversation(server: Scri
     assert first["tools"] == second["tools"] == TOOLS
     assert second["messages"][-1]["content"] == task["answer"]
     assert rollout.metadata["output"] == f"Answer: {task['answer']}"
-
-
-async def test_a_row_for_rewards_that_ends_in_a_call_has_no_answer(server: ScriptedServer) -> None:
-    (task,) = load_examples("arithmetic:1", "rl", max_samples=1)
-    server.script = [calls('{"expression": "1"}', content=f"Answer: {task['answer']}")]
-    agent = PromptAgent(create_accuracy_reward())
-    assert await agent.rollout_async(task, {"llm": server.llm()}, a_rollout()) == 0.0
-    assert len(server.requests) == MAX_TURNS
 
 
 async def test_an_llm_of_any_name_is_used_if_it_is_the_only_one(server: ScriptedServer) -> None:
@@ -137,6 +81,8 @@ async def test_an_llm_of_any_name_is_used_if_it_is_the_only_one(server: Scripted
         resources = {name: LLM(endpoint="http://nowhere/v1", model="m") for name in names}
         with pytest.raises(ValueError, match='named "llm"'):
             await MathAgent().rollout_async(TASK, resources, a_rollout())
+    with pytest.raises(ValueError, match="max_turns"):
+        MathAgent(max_turns=0)
     with pytest.raises(ValueError, match="question"):
         await MathAgent().rollout_async({"answer": "1"}, {"llm": server.llm()}, a_rollout())
 
@@ -208,7 +154,10 @@ async def test_the_last_message_decides_and_only_a_finished_text_can_be_right() 
     assert await score(completion(right, 2), completion(wrong, 1)) == 1.0
     assert await score(completion(wrong, 2), completion(right, 1)) == 0.0
     assert await score(completion(right, finish="length")) == 0.0
-    assert await score(completion(calls('{"expression": "1"}', content="Answer: 408"), finish="tool_calls")) == 0.0
+    assert (
+        await score(completion(calls("calculator", '{"expression": "1"}', content="Answer: 408"), finish="tool_calls"))
+        == 0.0
+    )
     assert await score(completion(says(None))) == 0.0
 
 
@@ -223,9 +172,9 @@ async def test_a_right_answer_in_a_reply_that_is_not_clean_earns_half(text: str)
 
 
 async def test_words_of_a_template_beside_a_call_make_the_reply_unclean() -> None:
-    call = calls('{"expression": "12*34"}', content="</tool_call>")
+    call = calls("calculator", '{"expression": "12*34"}', content="</tool_call>")
     assert await score(completion(call, 1), completion(says("Answer: 408"), 2)) == 0.5
-    call = calls('{"expression": "12*34"}', content="Multiply.")
+    call = calls("calculator", '{"expression": "12*34"}', content="Multiply.")
     assert await score(completion(call, 1), completion(says("12*34 it is.\nAnswer: 408"), 2)) == 1.0
 
 

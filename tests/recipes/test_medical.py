@@ -8,7 +8,6 @@ import sqlite3
 import pytest
 
 from mini_agentic_rl.datasets import DatasetError, load_examples, load_task_dataset
-from mini_agentic_rl.datasets.formats import prompt_key
 from mini_agentic_rl.datasets.rows import digest
 from mini_agentic_rl.recipes.sql.data import (
     LEVELS,
@@ -115,6 +114,8 @@ def test_levels_and_languages_take_turns_and_a_quarter_of_the_test_are_kinds_tha
 def test_what_cannot_be_asked_is_an_error(arguments, told):
     with pytest.raises(DatasetError, match=told):
         MedicalQuestions(**arguments)
+    with pytest.raises(DatasetError, match="medical has the forms sft and rl, not preference"):
+        load_examples("medical", "preference")
 
 
 def test_its_examples_are_conversations_that_call_the_gold_query():
@@ -136,14 +137,3 @@ def test_its_examples_are_conversations_that_call_the_gold_query():
         assert task["prompt"] == example["messages"][:2]
         assert (task["ground_truth"], task["tools"]) == (task["answer"], example["tools"])
         assert task["sql"].startswith("SELECT")
-
-
-def test_its_examples_are_the_same_each_time_and_no_question_is_in_two_splits():
-    parts = {split: load_examples("medical", "sft", split=split, max_samples=40) for split in ("train", "val", "test")}
-    assert parts["test"] == load_examples("medical", "sft", split="test", max_samples=40)
-    assert parts["test"] != load_examples("medical", "sft", split="test", max_samples=40, seed=1)
-    questions = [{prompt_key(row) for row in rows} for rows in parts.values()]
-    assert sum(map(len, questions)) == len(set.union(*questions)) == 120
-    for form in ("preference", "unpaired"):
-        with pytest.raises(DatasetError, match=f"medical has the forms sft and rl, not {form}"):
-            load_examples("medical", form)

@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from mini_agentic_rl.datasets import DatasetError, find_family, load_examples, load_task_dataset
+from recipes.playing import says
 
 SUM = "reasoning_gym:chain_sum?min_terms=2&max_terms=2"
-
-
-def says(text):
-    return {"role": "assistant", "content": text}
 
 
 def reward(name, row, text):

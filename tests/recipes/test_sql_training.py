@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import runpy
-import shutil
 import signal
 import socket
 from pathlib import Path
@@ -21,19 +20,12 @@ from mini_agentic_rl.recipes.sql import job as sql_job
 from mini_agentic_rl.recipes.sql.job import SqlTrainConfig
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
 from processes import PythonProcess
+from recipes.playing import roomy_model
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "train_sql_agent.py"
+model = roomy_model
+SCRIPT = Path(__file__).parents[2] / "scripts" / "train_sql_agent.py"
+FEW = ("--eval-size", "2", "--tasks-per-step", "1", "--llm-proxy")
 TINY = ("--max-new-tokens", "8", "--cache-mib", "64", "--max-samples", "8")
-
-
-@pytest.fixture(scope="module")
-def model(tiny_folder, tmp_path_factory):
-    """A tiny model with room for the prompt, whose tokenizer makes a token of every byte."""
-    folder = shutil.copytree(tiny_folder, tmp_path_factory.mktemp("models") / "tiny")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 4096}))
-    return str(folder)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,10 +44,10 @@ def run(*arguments):
 
 def test_a_fast_run_through_a_proxy_measures_imitates_and_reinforces(model, tmp_path):
     folder = tmp_path / "run"
-    told = run("train-sql", "--ci-fast", "--json", "--model", model, *TINY, "--llm-proxy", "--output-dir", folder)
+    told = run("train-sql", "--ci-fast", "--json", "--model", model, *TINY, *FEW, "--output-dir", folder)
     summary = json.loads(told)
     assert [row["name"] for row in summary["accuracy"]] == ["before", "after SFT", "after RL"]
-    assert [row["count"] for row in summary["accuracy"]] == [4, 4, 4]
+    assert [row["count"] for row in summary["accuracy"]] == [2, 2, 2]
     assert summary["steps"] == 1
     assert summary["untrained"] == {}  # each call was recorded with its tokens
     weights = folder / "adapter" / "adapter_model.safetensors"
@@ -83,7 +75,7 @@ def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_a
     server = LightningStoreServer(store, port=0)
     asyncio.run(server.start())
     monkeypatch.setenv("AGL_MANAGED_STORE", "0")
-    few = ("--eval-size", "1", "--tasks-per-step", "1", "--sft-examples", "1")
+    few = ("--eval-size", "1", "--tasks-per-step", "1", "--sft-examples", "0")
     options = ("--ci-fast", "--model", model, *TINY, *few, "--external-store-address", server.endpoint)
     script = (SCRIPT, *options, "--n-runners", "1", "--output_dir", str(tmp_path / "run"))
     try:
@@ -98,7 +90,7 @@ def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_a
         assert (tmp_path / "run" / "summary.json").is_file()
         rollouts = asyncio.run(store.query_rollouts())
         assert {rollout.status for rollout in rollouts} == {"succeeded"}
-        assert len(rollouts) == 3 * 1 + 1 * 2
+        assert len(rollouts) == 2 * 1 + 1 * 2
         (worker,) = asyncio.run(store.query_workers())
         assert worker.worker_id.startswith("runner-0@")
         assert worker.heartbeat_stats["pid"] != os.getpid()
@@ -131,7 +123,6 @@ def test_without_a_store_server_rollouts_go_to_a_file(monkeypatch, tmp_path, cap
     ("options", "told"),
     [
         (("--external-store-address", "localhost:9999"), "--external-store-address: localhost:9999"),
-        (("--execution-weight", "0.5"), "--execution-weight: 0.5"),
         (("--answer-weight", "1"), "--answer-weight: 1.0"),
         (("--reward-model-url", "localhost:1"), "--reward-model-url: localhost:1"),
         (("--agent", "math"), "--agent: this trains the SQL agent"),
@@ -152,6 +143,6 @@ def test_the_example_trains_it_from_its_pieces(model, tmp_path, monkeypatch, cap
         *("--sft-examples", "1", "--max-new-tokens", "8", "--difficulty", "1", "--output-dir", str(tmp_path / "run")),
     )
     monkeypatch.setattr("sys.argv", ["train_sql_agent.py", *options])
-    runpy.run_path(str(ROOT / "examples" / "train_sql_agent.py"), run_name="__main__")
+    runpy.run_path(str(SCRIPT.parents[1] / "examples" / "train_sql_agent.py"), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(":")[0].strip() for line in lines[-3:]] == ["before", "after SFT", "after RL"]

@@ -98,6 +98,12 @@ def test_pages_of_rollouts_follow_each_other_without_gap_or_repetition(shown):
         if cursor is None:
             break
     assert [one["id"] for one in found] == [one["id"] for one in whole["items"]]
+    page, found = {"next": ""}, []
+    while page["next"] is not None:  # a page of what holds a text may have less than it could, and even nothing
+        query = {"cursor": page["next"]} if page["next"] else {}
+        page = shown.get("hostile/rollouts", text="0123456789 0123", **query)
+        found += page["items"]
+    assert [one["task"].startswith("0123456789 0123") for one in found] == [True]
 
 
 def test_a_filter_passes_just_those_it_names(shown):
@@ -116,17 +122,6 @@ def test_a_filter_passes_just_those_it_names(shown):
     for query, passes in filters:
         expected = [row["id"] for row in everything if passes(row)]
         assert [row["id"] for row in shown.get("hostile/rollouts", limit=200, **query)["items"]] == expected, query
-
-
-def test_text_is_found_in_what_was_said(shown):
-    found = []
-    page = {"next": ""}
-    while page["next"] is not None:
-        page = shown.get(
-            "hostile/rollouts", text="0123456789 0123", **({"cursor": page["next"]} if page["next"] else {})
-        )
-        found += page["items"]
-    assert [one["task"].startswith("0123456789 0123") for one in found] == [True]
 
 
 def test_a_rollout_has_its_conversation_its_reward_and_its_spans(shown):
@@ -306,12 +301,6 @@ def test_the_server_of_pages_needs_no_torch():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=os.environ)
     assert found.stdout.strip() == "[]", found.stderr
-
-
-def test_the_shipped_page_is_whole_and_names_no_other_host():
-    static = Path(__file__).resolve().parents[3] / "src/mini_agentic_rl/apps/dashboard/static"
-    assert {path.name for path in static.iterdir()} == {"index.html", "app.js", "app.css", "icon.svg"}
-    assert "resolved" not in (Path(__file__).resolve().parents[3] / "frontend/dashboard/package-lock.json").read_text()
 
 
 async def test_counts_are_taken_again_when_they_are_old_and_not_for_every_event() -> None:

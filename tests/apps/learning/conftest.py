@@ -25,8 +25,7 @@ def file_store(tmp_path: Path) -> Iterator[LightningStore]:
     asyncio.run(store.close())
 
 
-@pytest.fixture
-def served() -> Iterator[ServedPolicy]:
+def serve_policy() -> Iterator[ServedPolicy]:
     policy = ServedPolicy.load(
         tiny_model(len(TOKENIZER)), TOKENIZER, lora=LoraSettings(r=4), engine=EngineSettings(cache_mib=64), name="tiny"
     )
@@ -34,9 +33,14 @@ def served() -> Iterator[ServedPolicy]:
     policy.close()
 
 
+served = pytest.fixture(serve_policy)
+
+
 @pytest.fixture
-def gateway(served: ServedPolicy, file_store: LightningStore) -> MiniLLMServer:
-    return served.serve(store=file_store, api_keys=KEYS, sessions=SessionSettings())
+def gateway(served: ServedPolicy, file_store: LightningStore) -> Iterator[MiniLLMServer]:
+    server = served.serve(store=file_store, api_keys=KEYS, sessions=SessionSettings())
+    yield server
+    server.stop()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
+from apps.learning.conftest import serve_policy
 from mini_agentic_rl.apps.learning import (
     SessionConflictError,
     SessionRequestError,
@@ -21,6 +22,7 @@ from mini_agentic_rl.apps.learning import (
 from mini_agentic_rl.gateway import MiniLLMServer, ServedPolicy, SessionSettings
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
 
+served = pytest.fixture(serve_policy, scope="module")  # nothing is trained here
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
 
 
@@ -97,6 +99,7 @@ def test_consent_may_be_assumed_by_a_setting(served: ServedPolicy, file_store: L
                 max_tokens=2,
                 extra_headers={"X-Session-Id": f"s{len(consent)}", **consent},
             )
+    gateway.stop()
     assert totals(file_store)[0] == 1
 
 

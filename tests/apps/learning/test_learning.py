@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -32,17 +33,15 @@ from rewards.servers import serving
 from tiny import tiny_model
 
 
+@dataclass
 class Use:
     """A gateway with sessions, the client of one key, and learners from its store."""
 
-    def __init__(
-        self, gateway: MiniLLMServer, policy: Policy, store: LightningStore, alice: Sessions, folder: UseFolder
-    ) -> None:
-        self.gateway = gateway
-        self.policy = policy
-        self.store = store
-        self.alice = alice
-        self.folder = folder
+    gateway: MiniLLMServer
+    policy: Policy
+    store: LightningStore
+    alice: Sessions
+    folder: UseFolder
 
     def learner(self, policy: Policy | None = None, **settings: Any) -> UseLearner:
         return UseLearner(

@@ -26,9 +26,9 @@ from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import DummyTracer
 from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, RolloutConfig
 from plugged import write_distribution
-from recipes.test_math_agent import ScriptedServer, _server
+from recipes.playing import ScriptedServer, scripted_server
 
-server = _server
+server = scripted_server
 
 
 class Steps:
@@ -70,15 +70,11 @@ class Numbers(Steps):
         return 7, {}
 
 
-def says(*texts: str) -> list[dict]:
-    return [{"role": "assistant", "content": text} for text in texts]
-
-
 @pytest.mark.parametrize("kind", ["Steps", "OldSteps"])
 async def test_a_gymnasium_environment_is_reset_with_a_seed_and_stepped_with_answers(kind, server: ScriptedServer):
     env = load_environment(f"gymnasium:integrations.environments.test_worlds:{kind}?goal=2&max_turns=5")
     task = env.tasks("train", 1)[0]
-    server.script = says("1", "two", "3")
+    server.says("1", "two", "3")
     outcome = await env.rollout(task, Endpoint(server.endpoint, "m", sampling={"temperature": 0.5}))
     assert outcome == Outcome({"reward": 0.5, "turns": 2.0}, "two")
     asked = server.requests[1]["messages"]
@@ -90,7 +86,7 @@ async def test_a_gymnasium_environment_is_reset_with_a_seed_and_stepped_with_ans
 async def test_max_turns_ends_an_environment_that_goes_on_and_it_is_closed(server: ScriptedServer):
     made = []
     env = GymnasiumEnvironment("endless", lambda: made.append(Steps(goal=99)) or made[-1], max_turns=2, system="Play.")
-    server.script = says("1", "2")
+    server.says("1", "2")
     outcome = await env.rollout({"seed": 1}, Endpoint(server.endpoint, "m"))
     assert outcome.rewards == {"reward": 1.0, "turns": 2.0}
     assert server.requests[0]["messages"][0] == {"role": "system", "content": "Play."}

@@ -13,6 +13,7 @@ from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.integrations.hello_agents import LLMConfig, SimpleAgent
 from mini_agentic_rl.integrations.hello_agents.tool_parameters import message_of
 from mini_agentic_rl.tools import RLTrainingTool
+from recipes.playing import call
 
 SMALL = {"num_epochs": 1, "batch_size": 2, "lora_r": 2, "samples_per_prompt": 2, "max_new_tokens": 4, "eval_samples": 1}
 
@@ -176,8 +177,8 @@ def test_models_are_loaded_inside_the_root_or_the_named_folders(tmp_path, how):
         "base": "adapter",
         "gone": str(tmp_path / "not there"),
     }[how]
-    for call in ({"action": "evaluate"}, {"action": "train", "algorithm": "sft"}):
-        message = refused(RLTrainingTool(root), {**call, "model_name": name, "dataset": "arithmetic"})
+    for given in ({"action": "evaluate"}, {"action": "train", "algorithm": "sft"}):
+        message = refused(RLTrainingTool(root), {**given, "model_name": name, "dataset": "arithmetic"})
         assert "model_name" in message
         assert "models are loaded inside" in message or "is a link to elsewhere" in message
 
@@ -205,10 +206,6 @@ def agent():
     yield make
     for server in servers:
         server.stop(timeout=1)
-
-
-def call(name, **arguments):
-    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def test_an_agent_calls_its_tool_until_there_is_an_answer_and_a_failed_message_leaves_no_trace(agent):

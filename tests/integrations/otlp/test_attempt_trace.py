@@ -139,7 +139,7 @@ async def test_a_tool_that_the_agent_traced_is_not_told_twice():
     assert "agentlightning.inferred" not in tool.attributes
 
 
-async def test_the_root_has_the_sum_of_the_tokens_the_first_question_the_last_answer_and_the_reward():
+async def test_the_root_has_the_sum_of_the_tokens_the_first_question_the_last_answer_the_reward_and_the_error():
     root = (await trace_of())[0]
     assert (root.attributes["gen_ai.usage.input_tokens"], root.attributes["gen_ai.usage.output_tokens"]) == (60, 6)
     assert root.attributes["agentlightning.reward"] == 1.0
@@ -150,12 +150,9 @@ async def test_the_root_has_the_sum_of_the_tokens_the_first_question_the_last_an
     }
     assert scores == {"correct": 1.0, "form": 0.5}
     assert {one.name for one in root.events} == {"gen_ai.evaluation.result"}
-
-
-async def test_a_failed_attempt_says_why():
-    root = (await trace_of(status="failed"))[0]
-    assert (root.status.status_code, root.status.description) == ("ERROR", "the agent: ValueError: no")
-    assert root.attributes["error.type"] == "failed"
+    failed = (await trace_of(status="failed"))[0]
+    assert (failed.status.status_code, failed.status.description) == ("ERROR", "the agent: ValueError: no")
+    assert failed.attributes["error.type"] == "failed"
 
 
 async def test_neither_token_ids_nor_words_go_along_unless_they_are_asked_for():

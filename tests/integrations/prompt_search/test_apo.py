@@ -305,7 +305,7 @@ def test_a_finished_search_that_is_resumed_only_gives_its_result_and_not_for_ano
             optimise(client, beam_rounds=1, trainer={"output_dir": tmp_path, **other})
 
 
-def test_a_missing_or_ambiguous_prompt_is_said_with_the_setting_to_change():
+def test_what_is_missing_or_ambiguous_is_told_with_the_setting_to_change():
     with critic(good_critic) as (client, _):
         for resources, settings, message in (
             ({}, {}, "no prompt template: give Trainer"),
@@ -314,6 +314,14 @@ def test_a_missing_or_ambiguous_prompt_is_said_with_the_setting_to_change():
         ):
             with pytest.raises(UserError, match=message):
                 optimise(client, trainer={"initial_resources": resources}, **settings)
+        algorithm = APO[dict[str, str]](client)
+        with pytest.raises(ValueError, match="APO has not run"):
+            algorithm.get_best_prompt()
+        trainer = Trainer(algorithm=algorithm, initial_resources={"prompt": SEED_PROMPT}, n_runners=1)
+        with pytest.raises(UserError, match="val_dataset"):
+            trainer.fit(polite_agent, TASKS)
+        with pytest.raises(ValueError, match="beam_widht"):
+            APO(client, beam_widht=3)
 
 
 def test_one_of_several_prompts_is_chosen_by_name_and_the_others_stay():
@@ -336,15 +344,3 @@ def test_one_of_several_prompts_is_chosen_by_name_and_the_others_stay():
     assert algorithm.summary["score"] == 1.0
     latest = asyncio.run(store.get_latest_resources())
     assert latest.resources == {"other": other, "prompt": algorithm.get_best_prompt()}
-
-
-def test_both_data_sets_are_needed_and_asking_too_early_is_an_error():
-    with critic(good_critic) as (client, _):
-        algorithm = APO[dict[str, str]](client)
-        with pytest.raises(ValueError, match="APO has not run"):
-            algorithm.get_best_prompt()
-        trainer = Trainer(algorithm=algorithm, initial_resources={"prompt": SEED_PROMPT}, n_runners=1)
-        with pytest.raises(UserError, match="val_dataset"):
-            trainer.fit(polite_agent, TASKS)
-        with pytest.raises(ValueError, match="beam_widht"):
-            APO(client, beam_widht=3)

@@ -234,7 +234,7 @@ def dashboard_pages(sources: Sequence[ShownRun], admission: Admission) -> WebPag
         return answer
 
     views: Mapping[str, View] = {
-        "curves": _curves,
+        "curves": lambda source, _: asyncio.to_thread(source.curves),
         "doctor": _doctor,
         "rollouts": _rollouts,
         "rollouts/{id}": _rollout,
@@ -259,10 +259,6 @@ async def close_sources(sources: Sequence[ShownRun]) -> None:
     """Close the runs of a dashboard."""
     for source in sources:
         await source.close()
-
-
-async def _curves(source: ShownRun, request: Request) -> Any:
-    return await asyncio.to_thread(source.curves)
 
 
 async def _doctor(source: ShownRun, request: Request) -> Any:

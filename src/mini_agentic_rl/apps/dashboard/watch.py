@@ -63,11 +63,6 @@ class Glance:
     totals: Mapping[str, Any]
     examined: Examined
 
-    @property
-    def goes_on(self) -> bool:
-        """True while the run is active."""
-        return self.state == "running"
-
 
 def watch_run(settings: WatchSettings) -> None:
     """Show a running training: its steps, its rollouts, and what the doctor finds; ends when the run ends."""
@@ -96,7 +91,7 @@ async def _follow(source: ShownRun, settings: WatchSettings) -> None:
         return
     glance = await _look(source)
     with Live(_page(glance), console=console, refresh_per_second=2) as live:
-        while glance.goes_on:
+        while glance.state == "running":
             await asyncio.sleep(settings.poll_seconds)
             glance = await _look(source)
             live.update(_page(glance))
@@ -117,7 +112,7 @@ async def _print_lines(source: ShownRun, settings: WatchSettings) -> None:
                 logger.log(_numbers(row), step=int(row.get("step", 0)))
                 logger.advance()
             printed = len(glance.rows)
-            if not glance.goes_on:
+            if glance.state != "running":
                 break
             await asyncio.sleep(settings.poll_seconds)
     console.print(_end(glance, settings.run))
@@ -166,7 +161,7 @@ def _head(glance: Glance) -> Text:
     if reached:
         total = config.get("total_steps")
         parts.append(f"step {reached}" + (f" of {total}" if isinstance(total, int) else ""))
-    if glance.goes_on and last.get("time"):
+    if glance.state == "running" and last.get("time"):
         parts.append(f"last numbers {as_duration(max(0.0, time.time() - float(last['time'])))} ago")
     status = glance.totals.get("status") or {}
     if status:

@@ -137,7 +137,7 @@ class _AttemptSpans:
             kind="internal" if call is None else "client",
             trace_id=self.place.trace_id,
             span_id=span.span_id,
-            parent_id=self._parent(span),
+            parent_id=self.hierarchy.parent_id(span) or self.place.root_id,
             start_time=start,
             end_time=max(start, span.end_time or start),
             attributes={**attributes, **self.facts.ids},
@@ -182,14 +182,11 @@ class _AttemptSpans:
             name=f"{Gen.EXECUTE_TOOL} {name}",
             trace_id=self.place.trace_id,
             span_id=_digest(self.facts, f"tool {parent.span_id} {identity}", 8),
-            parent_id=self._parent(parent),
+            parent_id=self.hierarchy.parent_id(parent) or self.place.root_id,
             start_time=start,
             end_time=max(start, end),
             attributes=attributes,
         )
-
-    def _parent(self, span: Span) -> str:
-        return self.hierarchy.parent_id(span) or self.place.root_id
 
     def _elsewhere(self, span: Span) -> list[Link]:
         """Return a link to the parent span in another trace that the agent's request named."""

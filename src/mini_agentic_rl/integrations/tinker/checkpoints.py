@@ -172,8 +172,8 @@ class CheckpointFolder:
 
     def sweep(self) -> None:
         """Remove expired checkpoints. Accesses the disk."""
-        for each in list(self._saved.values()):
-            if self._has_expired(each):
+        for path, each in list(self._saved.items()):
+            if self._current(path) is None:
                 self.remove(each)
 
     def remove(self, checkpoint: SavedCheckpoint) -> None:
@@ -197,11 +197,11 @@ class CheckpointFolder:
         return checkpoint
 
     def _current(self, path: str) -> SavedCheckpoint | None:
+        """Return the checkpoint of a path; None if there is none, or it has expired."""
         checkpoint = self._saved.get(path)
-        return None if checkpoint is None or self._has_expired(checkpoint) else checkpoint
-
-    def _has_expired(self, checkpoint: SavedCheckpoint) -> bool:
-        return checkpoint.expires is not None and checkpoint.expires <= self._clock()
+        if checkpoint is not None and checkpoint.expires is not None and checkpoint.expires <= self._clock():
+            return None
+        return checkpoint
 
     def _place(self, run_id: str) -> Path:
         return self._folder / _RUNS / run_id.replace(":", "_")

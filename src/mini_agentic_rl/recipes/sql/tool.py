@@ -203,11 +203,6 @@ class Authorizer:
         self.refusal: str | None = None
         self.tables_read: set[str] = set()
 
-    def begin(self) -> None:
-        """Begin a new query."""
-        self.refusal = None
-        self.tables_read = set()
-
     def __call__(
         self, action: int, first: str | None, second: str | None, database: str | None, source: str | None
     ) -> int:
@@ -290,7 +285,7 @@ class ReadOnlyConnection:
         Raises:
             QueryError: the query is refused or fails.
         """
-        self._authorizer.begin()
+        self._authorizer.refusal, self._authorizer.tables_read = None, set()
         self.was_late = False
         self._deadline, self._latest = time.process_time() + seconds, time.monotonic() + PATIENCE * seconds
         try:

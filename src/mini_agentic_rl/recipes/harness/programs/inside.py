@@ -27,7 +27,8 @@ def main(arguments: list[str]) -> int:
     options, command = arguments[:place], arguments[place + 1 :]
     if "--relay" in options:
         at = options.index("--relay")
-        _listen(int(options[at + 1]), options[at + 2])
+        server = socket.create_server(("127.0.0.1", int(options[at + 1])), backlog=128)
+        threading.Thread(target=_accept, args=(server, options[at + 2]), daemon=True).start()
     processes = int(options[options.index("--processes") + 1]) if "--processes" in options else None
     if "--measured" in options:
         sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -45,11 +46,6 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return 127
     return status if status >= 0 else _SIGNALLED - status
-
-
-def _listen(port: int, path: str) -> None:
-    server = socket.create_server(("127.0.0.1", port), backlog=128)
-    threading.Thread(target=_accept, args=(server, path), daemon=True).start()
 
 
 def _accept(server: socket.socket, path: str) -> None:
