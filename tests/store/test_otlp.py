@@ -216,8 +216,8 @@ async def test_spans_of_unknown_attempts_cost_no_write_of_their_own(
         for number, attributes in enumerate([*names, earlier, later])
     )
     writes = []
-    transaction = store._transaction
-    monkeypatch.setattr(store, "_transaction", lambda work: (writes.append(1), transaction(work)))
+    transaction = store._database.transaction
+    monkeypatch.setattr(store._database, "transaction", lambda work: (writes.append(1), transaction(work)))
     refused = ExportTraceServiceResponse.FromString(await OtlpIntake(store).export_response(body))
     assert refused.partial_success.rejected_spans == 60
     assert len(writes) == 1

@@ -11,29 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Generator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypeVar
-
-from sqlalchemy import URL, Connection
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
+from typing import Final
 
 from ..database_store import DatabaseStore
-from ..ledger import Changes
-from ..tables import Tables
-from .backends import WRITES, PostgresBackend, SqlBackend, SqliteBackend, Synchronous
-from .schema import SCHEMA_VERSION, prepare, version_of
-from .tables import SqlTables
-
-T = TypeVar("T")
+from .backends import PostgresDatabase, SqlDatabase, SqliteDatabase, Synchronous
 
 logger = logging.getLogger(__name__)
 
 _LOG_TRIES: Final = 20
 _LOG_PAUSE_SECONDS: Final = 0.2
-_POSTGRES: Final = ("postgresql", "postgres")
 
 
 class SqlLightningStore(DatabaseStore):
@@ -64,34 +52,35 @@ class SqlLightningStore(DatabaseStore):
         synchronous: Synchronous = "normal",
         read_only: bool = False,
     ) -> None:
-        target = _path_or_url(path_or_url)
-        self.path = target if isinstance(target, Path) else None
+        self.path: Path | None = None
         """Path of the file; None if the store is in a PostgreSQL database."""
-        self._backend: SqlBackend
-        if isinstance(target, Path):
-            self._backend = SqliteBackend(target, busy_timeout_seconds, synchronous, read_only=read_only)
-        else:
+        scheme, separator, rest = str(path_or_url).partition("://")
+        kind = scheme.partition("+")[0] if separator else ""
+        self._database: SqlDatabase
+        if kind in ("postgresql", "postgres"):
             if read_only:
                 raise ValueError("read_only=True: only a SQLite file is opened read-only")
-            self._backend = PostgresBackend(target, busy_timeout_seconds)
-        arguments = {
-            "path_or_url": target if isinstance(target, Path) else target.render_as_string(hide_password=False),
-            "scan_debounce_seconds": scan_debounce_seconds,
-            "busy_timeout_seconds": busy_timeout_seconds,
-            "synchronous": synchronous,
-            "read_only": read_only,
-        }
-        super().__init__(
-            self._backend.name,
-            scan_debounce_seconds=math.inf if read_only else scan_debounce_seconds,
-            arguments=arguments,
-        )
-        self._connection: Connection | None = None
-        if read_only:
-            self._in_writing_thread(self._upgrade)
+            self._database = PostgresDatabase(f"postgresql://{rest}", busy_timeout_seconds)
         else:
-            create_tables = partial(prepare, name=self._name, alone=self._backend.alone)
-            self._in_writing_thread(partial(self._in_transaction, create_tables))
+            if kind not in ("", "sqlite") or (separator and not kind):
+                raise ValueError(f"store URL {kind}://…: expected a path, sqlite:///path or postgresql://…")
+            file = rest.removeprefix("/") if separator else str(path_or_url)
+            if file in ("", ":memory:"):
+                raise ValueError("a SqlLightningStore needs a file; use InMemoryLightningStore to keep nothing on disk")
+            self.path = Path(file).absolute()
+            self._database = SqliteDatabase(self.path, busy_timeout_seconds, synchronous, read_only=read_only)
+        super().__init__(
+            self._database,
+            self._database.name,
+            scan_debounce_seconds=math.inf if read_only else scan_debounce_seconds,
+            arguments={
+                "path_or_url": self.path or path_or_url,
+                "scan_debounce_seconds": scan_debounce_seconds,
+                "busy_timeout_seconds": busy_timeout_seconds,
+                "synchronous": synchronous,
+                "read_only": read_only,
+            },
+        )
 
     async def delete_rollouts(self, rollout_ids: Sequence[str]) -> Sequence[str]:
         """Delete rollouts as `LightningStore.delete_rollouts` does, also from the write-ahead log of SQLite.
@@ -101,95 +90,8 @@ class SqlLightningStore(DatabaseStore):
         deleted = await super().delete_rollouts(rollout_ids)
         if deleted:
             for _ in range(_LOG_TRIES):
-                if await asyncio.to_thread(self._in_writing_thread, lambda: self._backend.empty_log(self._writer())):
+                if await asyncio.to_thread(self._explaining, self._database.empty_log):
                     return deleted
                 await asyncio.sleep(_LOG_PAUSE_SECONDS)
             logger.warning("%s: its log still holds what was deleted; it is written over in time", self._name)
         return deleted
-
-    def _transaction(self, work: Callable[[Tables], Changes]) -> None:
-        def publishing(connection: Connection) -> None:
-            self._backend.publish(connection, work(SqlTables(connection)))
-
-        self._in_transaction(publishing)
-
-    def _query(self, work: Callable[[Tables], T]) -> T:
-        with self._backend.engine.connect() as connection, connection.begin():
-            return work(SqlTables(connection))
-
-    def _foreign_writes(self) -> Generator[bool, None, None]:
-        def in_writing_thread(look: Callable[[Connection], int]) -> int:
-            return self._in_writing_thread(lambda: look(self._writer()))
-
-        return self._backend.foreign_writes(in_writing_thread)
-
-    def _explained(self, error: Exception) -> Exception | None:
-        return self._backend.explained(error)
-
-    def _release(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._backend.engine.dispose()
-
-    def _upgrade(self) -> None:
-        """Bring a file that is opened read-only to the newest version."""
-        with self._backend.engine.connect() as connection, connection.begin():
-            version = version_of(connection, self._name)
-        if version < SCHEMA_VERSION and self.path is not None:
-            SqlLightningStore(self.path)._close()
-
-    def _in_transaction(self, work: Callable[[Connection], None]) -> None:
-        connection = self._begun()
-        try:
-            work(connection)
-            self._backend.end(connection, commit=True)
-        except BaseException:
-            if not self._gave_up_writer():
-                self._backend.end(connection, commit=False)
-            raise
-
-    def _begun(self) -> Connection:
-        """Return the connection that writes, in a transaction; a new connection if the one before has died."""
-        had_one = self._connection is not None
-        try:
-            self._backend.begin(self._writer())
-        except Exception:
-            if not self._gave_up_writer() or not had_one:
-                raise
-            self._backend.begin(self._writer())
-        return self._writer()
-
-    def _writer(self) -> Connection:
-        if self._connection is None:
-            self._connection = self._backend.engine.connect().execution_options(**{WRITES: True})
-        return self._connection
-
-    def _gave_up_writer(self) -> bool:
-        """Drop the writing connection if it is lost. Return True if there is none now."""
-        connection = self._connection
-        if connection is not None and self._backend.lost(connection):
-            self._connection = None
-            connection.invalidate()
-            connection.close()
-        return self._connection is None
-
-
-def _path_or_url(path_or_url: str | Path) -> Path | URL:
-    file = str(path_or_url)
-    if "://" in file:
-        try:
-            url = make_url(file)
-        except (ArgumentError, ValueError):  # the message may quote the password
-            raise ValueError(
-                f"store URL {file.partition('://')[0]}://…: not a URL; write special characters of a user name or a "
-                "password as %XX"
-            ) from None
-        kind = url.drivername.partition("+")[0]
-        if kind in _POSTGRES:
-            return url.set(drivername="postgresql")
-        if kind != "sqlite":
-            raise ValueError(f"store URL {kind}://…: expected a path, sqlite:///path or postgresql://…")
-        file = url.database or ":memory:"
-    if file == ":memory:":
-        raise ValueError("a SqlLightningStore needs a file; use InMemoryLightningStore to keep nothing on disk")
-    return Path(file).absolute()
