@@ -179,6 +179,9 @@ def test_a_store_refuses_to_be_used_after_a_fork_and_need_not_be_closed(tmp_path
 
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store = SqlLightningStore(tmp_path / "store.db")
+    store._read_threads.shutdown()  # a read comes while the store closes
+    with pytest.raises(LightningStoreError, match=r"store\.db is closed"):
+        await store.query_rollouts()
     await store.close()
     await store.close()
     with pytest.raises(LightningStoreError, match="is closed"):
@@ -246,22 +249,14 @@ def exits(_: object) -> Any:
     sys.exit(3)
 
 
-async def test_an_operation_that_raises_fails_alone_whatever_it_raises(tmp_path: Path) -> None:
+@pytest.mark.parametrize("operation", [stops_iterating, exits])
+async def test_an_operation_that_raises_fails_alone_whatever_it_raises(operation: Any, tmp_path: Path) -> None:
     store = SqlLightningStore(tmp_path / "store.db")
-    bad = asyncio.ensure_future(store._write(stops_iterating))
-    good = [asyncio.ensure_future(store.enqueue_rollout(number)) for number in range(20)]
-    done = await asyncio.wait_for(asyncio.gather(bad, *good, return_exceptions=True), BOUND_S)
-    assert isinstance(done[0], RuntimeError)
-    assert len({rollout.rollout_id for rollout in done[1:]}) == 20
-    assert (await asyncio.wait_for(store.query_rollouts(), BOUND_S)).total == 20
-    await asyncio.wait_for(store.close(), BOUND_S)
-
-
-async def test_an_operation_that_exits_leaves_no_caller_waiting_and_the_thread_alive(tmp_path: Path) -> None:
-    store = SqlLightningStore(tmp_path / "store.db")
-    calls = [store._write(exits), *(store.enqueue_rollout(number) for number in range(5))]
-    for outcome in (await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), BOUND_S))[1:]:
-        assert isinstance(outcome, Rollout | LightningStoreError)
+    calls = [store._write(operation), *(store.enqueue_rollout(number) for number in range(5))]
+    first, *others = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), BOUND_S)
+    assert isinstance(first, RuntimeError)
+    answers = Rollout if operation is stops_iterating else Rollout | LightningStoreError  # an exit ends a transaction
+    assert all(isinstance(outcome, answers) for outcome in others)
     later = await asyncio.wait_for(store.enqueue_rollout("later"), BOUND_S)
     assert await store.get_rollout_by_id(later.rollout_id) == later
     await asyncio.wait_for(store.close(), BOUND_S)

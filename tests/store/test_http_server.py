@@ -54,14 +54,9 @@ def test_other_computers_are_let_in_only_with_a_key(monkeypatch: pytest.MonkeyPa
     LightningStoreServer(InMemoryLightningStore(), host="127.0.0.1")
 
 
-@pytest.mark.parametrize("from_environment", [False, True])
-async def test_a_key_is_asked_for_and_sent(
-    serve: Serve, from_environment: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if from_environment:
-        monkeypatch.setenv("AGL_API_KEY", "secret")
-    key = None if from_environment else "secret"
-    server, friend = await serve(api_key=key)
+async def test_a_key_of_the_environment_is_asked_for_and_sent(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGL_API_KEY", "secret")
+    server, friend = await serve()
     stranger = LightningStoreClient(server.endpoint, api_key="wrong")
     try:
         with pytest.raises(LightningStoreError, match="AGL_API_KEY"):
@@ -70,24 +65,11 @@ async def test_a_key_is_asked_for_and_sent(
         assert [rollout.input for rollout in await server.query_rollouts()] == ["b"]
         async with httpx.AsyncClient(base_url=server.endpoint) as http:
             assert (await http.get("/v1/agl/health")).json() == {"status": "ok"}
-            assert "/v1/agl" in (await http.get("/docs")).text
-            for path in ("/v1/agl/statistics", "/v1/agl/nothing"):
-                refused = await http.get(path, headers={"Authorization": "Bearer Secret"})
-                assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-                assert "API key" in refused.json()["detail"]
-            traces = await http.post("/v1/traces", headers={"Content-Type": "application/x-protobuf"})
-            assert traces.status_code == 401
+            refused = await http.get("/v1/agl/nothing", headers={"Authorization": "Bearer Secret"})
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert "API key" in refused.json()["detail"]
     finally:
         await stranger.close()
-
-
-async def test_web_pages_cannot_reach_a_store_that_asks_for_no_key(http: httpx.AsyncClient) -> None:
-    for headers, status in (
-        ({}, 200),
-        ({"Origin": "http://attacker.example"}, 403),
-        ({"Host": "attacker.example:4747", "Origin": "http://attacker.example:4747"}, 403),
-    ):
-        assert (await http.post("queues/rollouts/dequeue", headers=headers)).status_code == status
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import contextlib
 import gc
 import gzip
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
@@ -66,56 +64,6 @@ def _rejected(response: httpx.Response) -> tuple[int, str]:
     assert response.headers["content-type"] == "application/x-protobuf"
     told = ExportTraceServiceResponse.FromString(response.content).partial_success
     return told.rejected_spans, told.error_message
-
-
-_AGENT = """
-import sys
-from opentelemetry.exporter.otlp.proto.http import Compression
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import StatusCode
-
-endpoint, rollout_id, attempt_id = sys.argv[1:]
-provider = TracerProvider(resource=Resource({"agentlightning.rollout_id": rollout_id,
-                                             "agentlightning.attempt_id": attempt_id, "service.name": "agent"}))
-exporter = OTLPSpanExporter(endpoint, compression=Compression.Gzip, headers={"authorization": "Bearer secret"})
-provider.add_span_processor(BatchSpanProcessor(exporter))
-tracer = provider.get_tracer("agent")
-with tracer.start_as_current_span("turn"):
-    attributes = {"ids": [1, 2], "text": "h\\u00e9", "x": 0.5, "yes": True}
-    with tracer.start_as_current_span("call", attributes=attributes) as span:
-        span.add_event("token", {"n": 1})
-        span.set_status(StatusCode.ERROR, "no")
-assert provider.force_flush()
-provider.shutdown()
-"""
-
-
-async def test_the_spans_of_an_agent_in_another_process_are_stored_with_its_attempt(serve: Serve) -> None:
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="real exporters are left unchecked")
-    server, _ = await serve(api_key="secret")
-    claimed = await server.start_rollout("task")
-    ids = (claimed.rollout_id, claimed.attempt.attempt_id)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _AGENT, server.otlp_traces_endpoint(), *ids, stderr=subprocess.PIPE
-    )
-    _, errors = await process.communicate()
-    assert (process.returncode, errors) == (0, b"")
-    call, turn = await server.query_spans(claimed.rollout_id, "latest")
-    assert [(span.name, span.sequence_id) for span in (call, turn)] == [("call", 1), ("turn", 2)]
-    assert call.attributes == {"ids": [1, 2], "text": "hé", "x": 0.5, "yes": True}
-    assert (call.parent_id, call.trace_id, turn.parent_id) == (turn.span_id, turn.trace_id, None)
-    assert (call.status.status_code, call.status.description) == ("ERROR", "no")
-    assert [(event.name, event.attributes) for event in call.events] == [("token", {"n": 1})]
-    assert call.resource.attributes["service.name"] == "agent"
-    assert call.start_time is not None
-    assert call.end_time is not None
-    assert call.start_time <= call.end_time
-    rollout = await server.get_rollout_by_id(claimed.rollout_id)
-    assert rollout is not None
-    assert rollout.status == "running"
 
 
 def test_a_span_that_came_over_otlp_is_the_span_that_the_sdk_saw() -> None:

@@ -39,41 +39,25 @@ def test_a_resource_of_the_users_own_kind_is_stored_as_the_kind_that_is_declared
     assert "notes" not in columns_of("resources", update)["resources_json"]
 
 
-async def test_a_read_that_comes_while_the_store_closes_is_told_so(tmp_path: Path) -> None:
-    store = SqlLightningStore(tmp_path / "store.db")
-    store._read_threads.shutdown()
-    with pytest.raises(LightningStoreError, match=r"store\.db is closed"):
-        await store.query_rollouts()
-    await store.close()
-
-
-async def test_a_file_of_a_newer_schema_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    await SqlLightningStore(path).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE agl_schema SET version = 99")
-        connection.commit()
-    with pytest.raises(LightningStoreError, match=f"schema version 99.* up to {SCHEMA_VERSION}"):
-        SqlLightningStore(path)
-
-
-def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("CREATE TABLE customers (name TEXT)", "not of a store"),
+        ("CREATE TABLE agl_schema (version INTEGER); INSERT INTO agl_schema VALUES (99)", "schema version 99.* up to"),
+        (None, "not a SQLite file"),
+    ],
+)
+def test_a_file_of_anything_else_is_refused_and_left_alone(tmp_path: Path, content: str | None, reason: str) -> None:
     path = tmp_path / "other.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE customers (name TEXT)")
-        connection.commit()
-    with pytest.raises(LightningStoreError, match="not of a store"):
+    if content is None:
+        path.write_text("not a database, " * 100)
+    else:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(content)
+    before = path.read_bytes()
+    with pytest.raises(LightningStoreError, match=reason):
         SqlLightningStore(path)
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("customers",)]
-
-
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("not a database, " * 100)
-    with pytest.raises(LightningStoreError, match="not a SQLite file"):
-        SqlLightningStore(path)
-    assert path.read_text().startswith("not a database")
+    assert path.stat().st_size == len(before)
 
 
 def test_a_path_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ class SqlDatabase(ABC):
 
     def transaction(self, work: Callable[[Tables], Changes]) -> None:
         with self._transaction() as connection:
-            self._publish(connection, work(SqlTables(Session(connection, self._dialect))))
+            work(SqlTables(Session(connection, self._dialect)))
 
     def query(self, work: Callable[[Tables], T]) -> T:
         return self._read(lambda session: work(SqlTables(session)))
@@ -148,13 +148,9 @@ class SqlDatabase(ABC):
     def _connect(self) -> Any:
         """Return a new connection, which leaves the begin of transactions to statements."""
 
-    @abstractmethod
-    def _publish(self, connection: Any, changes: Changes) -> None:
-        """Notify waiting callers in other processes when this transaction is committed."""
-
-    @abstractmethod
     def _lost(self, connection: Any) -> bool:
         """Return True if a connection cannot be used any more."""
+        return False
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -320,12 +316,6 @@ class SqliteDatabase(SqlDatabase):
             connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         return connection
 
-    def _publish(self, connection: sqlite3.Connection, changes: Changes) -> None:
-        """Do nothing: other processes poll the file."""
-
-    def _lost(self, connection: sqlite3.Connection) -> bool:
-        return False
-
 
 def _make_private(path: Path) -> None:
     """Create the folder of a store, and make its files readable for this user alone: they keep conversations and keys.
@@ -413,6 +403,13 @@ class PostgresDatabase(SqlDatabase):
                 "store URL postgresql://…: not a URL; write special characters of a user name or a password as %XX"
             ) from None
 
+    def transaction(self, work: Callable[[Tables], Changes]) -> None:
+        """Run a transaction, and notify the callers in other processes who wait for its changes."""
+        with self._transaction() as connection:
+            if work(SqlTables(Session(connection, self._dialect))):
+                self._writer_pid = connection.info.backend_pid
+                connection.execute(f"NOTIFY {_CHANNEL}")
+
     def foreign_writes(self) -> Generator[bool, None, None]:
         """Also yields True every few seconds, because a connection pooler may swallow notifications."""
         with contextlib.closing(self._connect()) as connection:
@@ -463,11 +460,6 @@ class PostgresDatabase(SqlDatabase):
         connection.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
         connection.execute(_NO_TEXTS_IN_THE_LOG)
         return connection
-
-    def _publish(self, connection: Any, changes: Changes) -> None:
-        if changes:
-            self._writer_pid = connection.info.backend_pid
-            connection.execute(f"NOTIFY {_CHANNEL}")
 
     def _lost(self, connection: Any) -> bool:
         return bool(connection.closed)
