@@ -262,29 +262,13 @@ async def test_an_operation_that_raises_fails_alone_whatever_it_raises(operation
     await asyncio.wait_for(store.close(), BOUND_S)
 
 
-class Exiting(InMemoryLightningStore):
-    """A store whose calls take a moment; one of them exits."""
-
-    async def enqueue_many_rollouts(self, rollouts: Any) -> list[Rollout]:
-        await asyncio.sleep(0.05)
-        if rollouts[0].input == "exit":
-            sys.exit(3)
-        return list(await super().enqueue_many_rollouts(rollouts))
-
-
 async def test_a_call_that_exits_leaves_the_thread_of_a_threaded_store_to_the_others() -> None:
+    class Exiting(InMemoryLightningStore):
+        async def get_worker_by_id(self, worker_id: str) -> Any:
+            sys.exit(3)
+
     store = LightningStoreThreaded(Exiting())
-    good = [asyncio.ensure_future(store.enqueue_rollout(number)) for number in range(5)]
-    caught: list[BaseException] = []
-
-    def exit_in_a_loop_of_its_own() -> None:
-        try:
-            asyncio.run(store.enqueue_rollout("exit"))
-        except BaseException as error:
-            caught.append(error)
-
-    await asyncio.wait_for(asyncio.to_thread(exit_in_a_loop_of_its_own), BOUND_S)
-    assert isinstance(caught[0], SystemExit)
-    assert len(await asyncio.wait_for(asyncio.gather(*good), BOUND_S)) == 5
+    with ThreadPoolExecutor(1) as threads, pytest.raises(SystemExit):
+        threads.submit(asyncio.run, store.get_worker_by_id("w")).result(BOUND_S)
     assert (await asyncio.wait_for(store.enqueue_rollout("later"), BOUND_S)).input == "later"
     await store.close()

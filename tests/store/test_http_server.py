@@ -148,28 +148,27 @@ async def test_the_paths_of_agent_lightning_are_served(http: httpx.AsyncClient) 
     assert (await http.post("rollouts", json={"input": "direct"})).status_code == 201
 
 
-async def test_a_web_page_that_is_invited_may_use_the_store_and_no_other(http: httpx.AsyncClient) -> None:
-    mine, other = {"Origin": "https://mine.example"}, {"Origin": "https://other.example"}
-    made = LightningStoreServer(InMemoryLightningStore(), port=0, cors_allow_origins=["https://mine.example"])
-    await made.start()
-    async with httpx.AsyncClient(base_url=f"{made.endpoint}/v1/agl/") as client:
-        answer = await client.get("statistics", headers=mine)
-        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://mine.example")
-        asked = {**mine, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-        assert (await client.options("rollouts", headers=asked)).status_code == 200
-        assert (await client.get("statistics", headers=other)).status_code == 403
-    await made.close()
-    assert (await http.get("statistics", headers=mine)).status_code == 403
-
-
 async def test_a_server_takes_the_settings_of_agent_lightnings(caplog: pytest.LogCaptureFixture) -> None:
     class Launcher:
         host, port = "127.0.0.1", 0
 
-    made = LightningStoreServer(InMemoryLightningStore(), launcher_args=Launcher(), launch_mode="mp", n_workers=4)
+    page, other = {"Origin": "https://mine.example"}, {"Origin": "https://other.example"}
+    made = LightningStoreServer(
+        InMemoryLightningStore(),
+        launcher_args=Launcher(),
+        launch_mode="mp",
+        n_workers=4,
+        cors_allow_origins=page["Origin"],
+    )
     assert "n_workers=4) has no effect" in caplog.text
     await made.start()
     assert made.endpoint.startswith("http://127.0.0.1:")
+    async with httpx.AsyncClient(base_url=f"{made.endpoint}/v1/agl/") as client:
+        answer = await client.get("statistics", headers=page)
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page["Origin"])
+        asked = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+        assert (await client.options("rollouts", headers=asked)).status_code == 200
+        assert (await client.get("statistics", headers=other)).status_code == 403
     await made.close()
     with pytest.raises(ValueError, match="launch_mode"):
         LightningStoreServer(InMemoryLightningStore(), launch_mode="fork")  # type: ignore[arg-type]  # refused

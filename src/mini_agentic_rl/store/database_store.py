@@ -17,13 +17,11 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 from ..errors import fit_for_future
@@ -42,7 +40,8 @@ _MOST_TOGETHER: Final = 64
 """Most short writes of one transaction."""
 _LINGER_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
-_LOOK_SHARE: Final = 0.2
+_LOOK_SHARE: Final = 0.05
+"""Most of a core that looks at the writes of other processes take."""
 
 
 class Database(Protocol):
@@ -109,11 +108,7 @@ class DatabaseStore(LedgerStore):
         self._failure: StorageFailedError | None = None
         """Error of the last transaction, if the disk failed."""
         self._read_threads = ThreadPoolExecutor(READERS, "store-read")
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        """Functions for the writing thread; None ends it."""
-        self._write_thread = threading.Thread(target=_run_jobs, args=(self._jobs,), name="store-write", daemon=True)
-        self._write_thread.start()
-        weakref.finalize(self, self._jobs.put, None)
+        self._write_thread = ThreadPoolExecutor(1, "store-write")
         self._queue_lock = threading.Lock()
         self._short_writes: deque[_Write] = deque()
         self._long_writes: deque[_Write] = deque()
@@ -135,10 +130,8 @@ class DatabaseStore(LedgerStore):
 
     def _close(self) -> None:
         with self._queue_lock:
-            if not self._closing:
-                self._closing = True
-                self._jobs.put(None)
-        self._write_thread.join()
+            self._closing = True
+        self._write_thread.shutdown()
         with self._watch_lock:
             watcher = self._watcher
         if watcher is not None:
@@ -157,10 +150,10 @@ class DatabaseStore(LedgerStore):
         self._check_open()  # before the lock, which a fork may have copied in use
         with self._queue_lock:
             self._check_open()
-            (self._short_writes if rows <= 1 else self._long_writes).append(write)
             if not self._commit_scheduled:
+                self._submit(self._write_thread, self._commit_waiting)
                 self._commit_scheduled = True
-                self._jobs.put(self._commit_waiting)
+            (self._short_writes if rows <= 1 else self._long_writes).append(write)
         result: T = await write.answer
         return result
 
@@ -187,11 +180,13 @@ class DatabaseStore(LedgerStore):
             return self._database.query(lambda tables: operation(Ledger(tables)))
 
         self._check_open()
+        return await asyncio.wrap_future(self._submit(self._read_threads, partial(self._explaining, answer)))
+
+    def _submit(self, threads: ThreadPoolExecutor, function: Callable[[], T]) -> Future[T]:
         try:
-            future = self._read_threads.submit(self._explaining, answer)
+            return threads.submit(function)
         except RuntimeError as error:  # it was closed just now, or the program ends
             raise LightningStoreError(f"the store {self._name} is closed") from error
-        return await asyncio.wrap_future(future)
 
     def _commit_waiting(self) -> None:
         """Commit the short writes that wait and one long write together, and answer their callers, until none waits.
@@ -348,13 +343,6 @@ class DatabaseStore(LedgerStore):
 
 class _CallerGone(Exception):
     """Roll a transaction back because one of its callers was cancelled."""
-
-
-def _run_jobs(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
-    """Run functions until None comes. Between them the thread refers to no store, so it keeps none alive."""
-    while (job := jobs.get()) is not None:
-        job()
-        del job
 
 
 class _Write:
