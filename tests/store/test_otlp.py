@@ -211,7 +211,7 @@ async def test_spans_are_asked_for_again_when_the_store_cannot_take_them(serve: 
     assert b"the disk is full" in response.content
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=20, suppress_health_check=list(HealthCheck), database=None)
 @given(noise=st.binary(max_size=200), at=st.integers(0, 400), text=st.text(max_size=300))
 def test_no_bytes_break_the_intake(noise: bytes, at: int, text: str) -> None:
     good = _raw_request({"agentlightning.rollout_id": text, "agentlightning.attempt_id": text})
