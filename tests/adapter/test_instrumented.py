@@ -48,19 +48,13 @@ def agentops_call(number: int, start: float, end: float, *, parent: Span | None 
 def test_numbered_messages_are_the_raw_content_of_a_triplet() -> None:
     [triplet] = TracerTraceToTriplet()([agentops_call(1, 0.0, 1.0, **{"logprobs.content": '[{"logprob": -0.5}]'})])
     assert triplet.prompt == {"token_ids": [1, 1], "raw_content": MESSAGES, "image_urls": []}
+    image = json.dumps([{"type": "image_url", "image_url": {"url": "http://x/1.png"}}])  # content that is JSON text
+    beside = {"gen_ai.prompt.1.content": image, "gen_ai.prompt.prompt_filter_results": "[]"}
+    assert TracerTraceToTriplet()([agentops_call(1, 0.0, 1.0, **beside)])[0].prompt["image_urls"] == ["http://x/1.png"]
     assert triplet.response["raw_content"] == [{"role": "assistant", "content": "5"}]
     assert triplet.response["logprobs"] == [{"logprob": -0.5}]
     assert triplet.metadata["request"] == {"model": "m"}
     assert triplet.metadata["response"] == {"id": "chatcmpl-1"}
-
-
-def test_images_are_found_in_content_that_is_json_text() -> None:
-    parts = json.dumps(
-        [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": "http://x/1.png"}}]
-    )
-    beside = {"gen_ai.prompt.1.content": parts, "gen_ai.prompt.prompt_filter_results": "[]"}
-    [triplet] = TracerTraceToTriplet()([agentops_call(1, 0.0, 1.0, **beside)])
-    assert triplet.prompt["image_urls"] == ["http://x/1.png"]
 
 
 @pytest.mark.parametrize(
@@ -121,9 +115,6 @@ def test_the_proxys_raw_requests_give_triplets_in_the_order_of_the_store(attribu
     assert [triplet.response["token_ids"] for triplet in triplets] == [[4, 5], [7]]
     assert [triplet.reward for triplet in triplets] == [0.25, 1.0]
     assert triplets[0].metadata["response_id"] == "chatcmpl-1"
-
-
-def test_a_raw_request_whose_tokens_cannot_be_read_is_no_call() -> None:
     broken = {"llm.hosted_vllm.prompt_token_ids": "[1, 2", "llm.hosted_vllm.response_token_ids": "[['a']]"}
     assert LlmProxyTraceToTriplet()([plain(1, "raw_gen_ai_request", 0.0, 1.0, **broken)]) == []
 
@@ -186,14 +177,10 @@ def test_tools_that_ran_below_a_call_are_its_tool_calls() -> None:
     assert row["messages"][-1]["tool_calls"] == [
         {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
     ]
-
-
-def test_an_answer_of_calls_alone_has_no_text() -> None:
-    call = plain(1, "openai.chat.completion", 0.0, 1.0, **PROMPT, **{"gen_ai.completion.0.role": "assistant"})
-    tool = plain(2, "tool", 0.2, 0.4, **{"tool.name": "add", "tool.parameters": "{}", "tool.call.id": "c"})
-    tool.parent_id = call.span_id
-    assert TraceToMessages()([call, tool])[0]["messages"][-1]["content"] is None
-    assert TraceToMessages()([call])[0]["messages"][-1]["content"] == ""
+    silent = plain(1, "openai.chat.completion", 0.0, 1.0, **PROMPT, **{"gen_ai.completion.0.role": "assistant"})
+    tool.parent_id = silent.span_id
+    contents = [TraceToMessages()(spans)[0]["messages"][-1]["content"] for spans in ([silent, tool], [silent])]
+    assert contents == [None, ""]  # an answer of calls alone has no text
 
 
 def test_spans_of_the_sdk_are_adapted_in_the_order_of_their_ends() -> None:

@@ -76,25 +76,19 @@ def test_forced_positions_become_marks_and_those_of_no_token_are_refused(caplog:
 def test_of_a_clients_retries_only_the_last_answer_is_kept() -> None:
     spans = [completion(1, [1, 2], [3]), completion(2, [1, 2], [4]), completion(3, [1, 2, 4], [5])]
     assert [record.output_ids.tolist() for record in spans_to_records(spans)] == [[4], [5]]
-
-
-def test_all_choices_of_one_response_are_kept() -> None:
-    spans = [
+    choices = [
         completion(number, [1, 2], [number], response_id=response, **{Key.CHOICE_INDEX: choice})
         for number, response, choice in [(1, "old", 0), (2, "old", 1), (3, "new", 0), (4, "new", 1), (5, "new", 2)]
     ]
-    records = spans_to_records(spans)
-    assert [(record.response_id, record.choice) for record in records] == [("new", 0), ("new", 1), ("new", 2)]
-
-
-def test_the_same_prompt_in_another_attempt_or_to_another_model_is_no_retry() -> None:
-    spans = [
+    kept = [(record.response_id, record.choice) for record in spans_to_records(choices)]
+    assert kept == [("new", 0), ("new", 1), ("new", 2)]
+    no_retries = [
         completion(1, [1], [2]),
         completion(1, [1], [3], attempt_id="b"),
         completion(1, [1], [4], rollout_id="other"),
         completion(2, [1], [5], rollout_id="other", **{Key.REQUEST_MODEL: "user"}),
     ]
-    assert [record.output_ids.tolist() for record in spans_to_records(spans)] == [[2], [3], [4], [5]]
+    assert [record.output_ids.tolist() for record in spans_to_records(no_retries)] == [[2], [3], [4], [5]]
 
 
 def test_a_call_without_usable_tokens_is_left_out_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
@@ -137,18 +131,12 @@ def span(name, attributes):
 def test_each_answer_that_calls_a_tool_counts(compact):
     said = {"role": "assistant", "content": "2"}
     assert count_tool_calls([call(CALL, compact=compact), call(said), call(CALL, compact=compact)]) == 2
-
-
-def test_text_that_looks_like_a_call_and_an_empty_list_of_calls_are_none():
     quoted = {"role": "assistant", "content": json.dumps(CALL)}
     empty = {"role": "assistant", "content": "2", "tool_calls": []}
     assert count_tool_calls([call(quoted), call(empty)]) == 0
-
-
-def test_without_tools_there_is_no_number():
+    # without tools there is no number
     assert count_tool_calls([call(CALL, tools=False)]) is None
     assert count_tool_calls([span("agentlightning.annotation", {"gen_ai.tool.definitions": TOOLS})]) is None
-    assert count_tool_calls([]) is None
 
 
 def _turns() -> list[Span]:
@@ -189,6 +177,12 @@ def test_trained_agents_and_agent_match_must_both_be_found_in_the_name() -> None
         "none of its LLM calls is trained: they are of agent 'solver', which agent_match='critic' does not match; "
         "of agent 'the critic', which trained_agents='sol' does not match"
     )
+    nameless = TrainedCalls(agents={"trained_agents": "solver"}).select([completion(1, [1], [2])])
+    assert "without an agent's name (`with agent(…):` gives calls one), which trained_agents='solver'" in str(
+        nameless.why_empty
+    )
+    with pytest.raises(UserError, match=r"trained_agents: '\[' is no regular expression"):
+        TrainedCalls(agents={"trained_agents": "["})
 
 
 def test_a_mark_in_the_spans_or_beside_them_trains_the_marked_agent_alone() -> None:
@@ -203,18 +197,6 @@ def test_a_mark_in_the_spans_or_beside_them_trains_the_marked_agent_alone() -> N
     assert _outputs(TrainedCalls().select([*_turns(), mark], marked=["solver"])) == [10, 20, 11, 21, 12, 22]
     nobody = TrainedCalls().select(_turns(), marked=["planner"])
     assert "of agent 'solver', which is not marked as trainable (marked: planner)" in str(nobody.why_empty)
-
-
-def test_a_call_without_an_agents_name_is_said_to_have_none() -> None:
-    selection = TrainedCalls(agents={"trained_agents": "solver"}).select([completion(1, [1], [2])])
-    assert "without an agent's name (`with agent(…):` gives calls one), which trained_agents='solver'" in str(
-        selection.why_empty
-    )
-
-
-def test_a_pattern_that_is_no_regular_expression_names_its_setting() -> None:
-    with pytest.raises(UserError, match=r"trained_agents: '\[' is no regular expression"):
-        TrainedCalls(agents={"trained_agents": "["})
 
 
 def test_calls_to_another_model_are_not_trained() -> None:

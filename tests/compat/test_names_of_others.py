@@ -161,6 +161,7 @@ def test_what_needs_no_instrumentation_says_so(caplog):
         for call in (instrument_all, instrument_vllm, enable_agentops_service, uninstrument_all):
             call()
     assert caplog.text.count("the gateway records the calls of models") == 3
+    assert (len(generate_id(7)), generate_id(12) == generate_id(12)) == (7, False)
 
 
 def test_a_tracer_of_agentops_is_an_opentelemetry_tracer():
@@ -189,10 +190,6 @@ async def test_a_runner_takes_the_settings_of_heartbeats_and_sends_none_if_told_
     for wrong in ({"heartbeat_interval": -1}, {"heartbeat_launch_mode": "mp"}, {"interval_jitter": -0.1}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             agl.LitAgentRunner(**wrong)
-
-
-def test_ids_have_the_requested_length():
-    assert (len(generate_id(7)), generate_id(12) == generate_id(12)) == (7, False)
 
 
 def test_settings_of_servers_and_stores_that_have_no_effect_are_named(caplog):

@@ -28,13 +28,10 @@ def test_a_function_gets_what_it_names() -> None:
     assert arguments_for(lambda task, extra=5: None, offered) == ([], {"task": 1})
     assert arguments_for(lambda **named: None, offered) == ([], offered)
     assert arguments_for(lambda sample, resources: None, offered) == ([], {"sample": 1, "resources": 2})
-
-
-def test_a_parameter_that_nobody_offers_is_named() -> None:
     with pytest.raises(TypeError, match="'judge'"):
-        arguments_for(lambda task, resources, rollout, judge: None, {"task": 1, "resources": 2, "rollout": 3})
+        arguments_for(lambda task, resources, rollout, judge: None, offered)
     with pytest.raises(TypeError, match="'judge'"):
-        arguments_for(lambda judge: None, {"task": 1}, by_position=False)
+        arguments_for(lambda judge: None, offered, by_position=False)
 
 
 class _Modes(LitAgent[Any]):
@@ -84,20 +81,7 @@ def test_the_mode_chooses_the_method() -> None:
     assert not agent.needs_resources("val")
     assert _TwoForms().method_for(None)("x") == 2.0, "a rollout without a mode is no training"
     assert _Chooses().method_for("train")("x") == 1.0, "the class says that it is not async"
-
-
-async def test_default_forms_delegate() -> None:
-    assert await _Async().training_rollout_async(1, {}, ATTEMPTED) == 1.0
-    assert await _Async().validation_rollout_async(1, {}, ATTEMPTED) == 1.0
-
-
-def test_is_async_follows_the_overridden_method() -> None:
-    assert not _Modes().is_async()
-    assert _Async().is_async()
-    assert _AsyncRollout().is_async()
-
-
-def test_an_agent_without_a_rollout_says_so() -> None:
+    assert [kind().is_async() for kind in (_Modes, _Async, _AsyncRollout)] == [False, True, True]
     with pytest.raises(NotImplementedError, match="rollout_async"):
         LitAgent[Any]().method_for("train")
 
@@ -120,14 +104,9 @@ def test_llm_rollout_gets_the_rollouts_own_url() -> None:
     assert type(llm) is LLM
     assert llm.endpoint == "http://host:1/rollout/ro-1/attempt/at-1/v1"
     assert llm.sampling_parameters == {"temperature": 1.0}
-
-
-def test_strip_proxy_false_hands_over_the_proxy() -> None:
-    @llm_rollout(strip_proxy=False)
-    def agent(task: str, llm: ProxyLLM, rollout: AttemptedRollout) -> list[Any]:
-        return [llm, rollout]
-
-    assert agent.rollout("hi", {"main": PROXY}, ATTEMPTED) == [PROXY, ATTEMPTED]
+    assert llm_rollout(lambda task, llm: llm, strip_proxy=False).rollout("hi", {"main": PROXY}, ATTEMPTED) == PROXY
+    with pytest.raises(ValueError, match=r"no LLM .*prompt: PromptTemplate"):
+        agent.rollout("x", {"prompt": PromptTemplate(template="t")}, ATTEMPTED)
 
 
 async def test_prompt_rollout_may_be_async() -> None:
@@ -166,16 +145,10 @@ def test_rollout_dispatches_on_the_names() -> None:
     resources = {"prompt": PromptTemplate(template="t"), "llm": PROXY}
     assert agent.rollout("x", resources, ATTEMPTED) == ["t", "m", ["llm", "prompt"], "ro-1"]
     assert agent.needs_resources("train")
-
-
-def test_a_resource_named_as_the_parameter_is_preferred() -> None:
-    @rollout
-    def agent(task: str, llm: LLM) -> list[Any]:
-        return [llm.model]
-
+    # a resource named as the parameter is preferred
     judge = LLM(endpoint="http://judge/v1", model="judge")
-    assert agent.rollout("x", {"judge": judge, "llm": PROXY}, ATTEMPTED) == ["m"]
-    assert agent.rollout("x", {"judge": judge}, ATTEMPTED) == ["judge"]
+    assert agent.rollout("x", {"judge": judge} | resources, ATTEMPTED)[1] == "m"
+    assert agent.rollout("x", {"judge": judge, "prompt": resources["prompt"]}, ATTEMPTED)[1] == "judge"
 
 
 def test_the_decorated_function_is_still_a_function() -> None:
@@ -188,15 +161,6 @@ def test_the_decorated_function_is_still_a_function() -> None:
     assert double.__name__ == "double"
     assert double.__doc__ == "Twice the task."
     assert not double.needs_resources("train")
-
-
-def test_missing_resources_are_named() -> None:
-    @llm_rollout
-    def agent(task: str, llm: LLM) -> None:
-        return None
-
-    with pytest.raises(ValueError, match=r"no LLM .*prompt: PromptTemplate"):
-        agent.rollout("x", {"prompt": PromptTemplate(template="t")}, ATTEMPTED)
 
 
 def test_wrong_signatures_are_refused_at_once() -> None:
@@ -314,33 +278,17 @@ async def test_the_reward_may_be_set_by_the_agent_and_is_replaced_by_a_later_hoo
         async def on_rollout_end(self, *, spans):
             self.seen = find_final_reward(spans)
 
-    looks = Looks()
-    _, spans = await _run(Sets(), Replaces(), looks)
+    first, last = Looks(), Looks()  # what was there before is not emitted again
+    _, spans = await _run(Sets(), first, Replaces(), last)
     assert [get_reward_value(span) for span in spans if get_reward_value(span) is not None] == [0.25, 0.75]
-    assert looks.seen == 0.75
+    assert (first.seen, last.seen) == (0.25, 0.75)
 
-
-async def test_a_reward_that_was_there_before_is_not_emitted_again() -> None:
-    class Looks(Hook):
-        async def on_rollout_end(self, *, rollout: Rollout):
-            return rollout
-
-    class Sets(LitAgent):
-        def rollout(self, task, rollout):
-            rollout.metadata["reward"] = 0.0
-            return rollout
-
-    _, spans = await _run(Sets(), Looks(), Looks())
-    assert [get_reward_value(span) for span in spans if get_reward_value(span) is not None] == [0.0]
-
-
-async def test_a_reward_that_is_no_number_fails_the_attempt_and_says_so() -> None:
-    class Sets(LitAgent):
+    class Wrong(LitAgent):
         def rollout(self, task, rollout):
             rollout.metadata["reward"] = "good"
 
     with pytest.raises(TypeError, match="must be a number"):
-        await _run(Sets())
+        await _run(Wrong())
 
 
 async def test_spans_in_a_returned_rollout_join_the_trace() -> None:

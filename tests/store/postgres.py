@@ -18,6 +18,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -40,38 +41,30 @@ class PostgresServer:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="agl-postgres-"))
-        self.port = _free_port()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self._data = self.folder / "data"
         self._process: subprocess.Popen[bytes] | None = None
-        # the server refuses to run as root
-        self._account = pwd.getpwnam("postgres") if os.geteuid() == 0 else None
-        if self._account is not None:
-            os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
+        self._account: dict[str, Any] = {"cwd": self.folder}
+        if os.geteuid() == 0:  # the server refuses to run as root
+            account = pwd.getpwnam("postgres")
+            os.chown(self.folder, account.pw_uid, account.pw_gid)
+            self._account |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
         password = self.folder / "password"
         password.write_text(PASSWORD)
         password.chmod(0o644)
-        options = ["--username", _USER, "--pwfile", str(password), "--auth", "scram-sha-256"]
-        self._run(
-            "initdb", "-D", str(self._data), "-E", "UTF8", "--locale", "C", "--no-sync", *options
-        ).check_returncode()
+        options = ["--username", _USER, "--pwfile", str(password), "--auth", "scram-sha-256", "-E", "UTF8"]
+        initdb = [f"{_FOLDERS[-1]}/initdb", "-D", str(self._data), "--locale", "C", "--no-sync", *options]
+        subprocess.run(initdb, capture_output=True, check=True, **self._account)
 
     def start(self) -> None:
         """Start it and wait until it answers; once stopped or killed, it may be started again."""
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "port": self.port,
-            "unix_socket_directories": "",
-            "fsync": "off",
-            "max_connections": 200,
-            "shared_buffers": "32MB",
-        }
-        options = [f"--{name}={value}" for name, value in settings.items()]
+        options = f"--listen_addresses=127.0.0.1 --port={self.port} --unix_socket_directories= --fsync=off"
+        options += " --max_connections=200 --shared_buffers=32MB"
+        command = [f"{_FOLDERS[-1]}/postgres", "-D", str(self._data), *options.split()]
         with (self.folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._binary("postgres"), "-D", str(self._data), *options],
-                stdout=log,
-                stderr=log,
-                **self._as_account(),
-            )
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, **self._account)
         end = time.monotonic() + _START_SECONDS
         while True:
             try:
@@ -103,23 +96,6 @@ class PostgresServer:
         """Run a statement, outside of any transaction."""
         with psycopg.connect(self.url(database), autocommit=True) as connection:
             connection.execute(statement)
-
-    @property
-    def _data(self) -> Path:
-        return self.folder / "data"
-
-    @staticmethod
-    def _binary(name: str) -> str:
-        return str(Path(_FOLDERS[-1]) / name)
-
-    def _run(self, name: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run([self._binary(name), *arguments], capture_output=True, **self._as_account())
-
-    def _as_account(self) -> dict[str, object]:
-        account: dict[str, object] = {"cwd": self.folder}
-        if self._account is not None:
-            account |= {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
-        return account
 
 
 _numbers = itertools.count(1)
@@ -155,10 +131,3 @@ def emptied_database() -> str:
         if rows:
             connection.execute(f"TRUNCATE {', '.join(rows)} RESTART IDENTITY")
     return url
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

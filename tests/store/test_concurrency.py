@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from mini_agentic_rl.store import (
     InMemoryLightningStore,
@@ -180,6 +179,9 @@ def test_a_store_refuses_to_be_used_after_a_fork_and_need_not_be_closed(tmp_path
 
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store = SqlLightningStore(tmp_path / "store.db")
+    store._read_threads.shutdown()  # a read comes while the store closes
+    with pytest.raises(LightningStoreError, match=r"store\.db is closed"):
+        await store.query_rollouts()
     await store.close()
     await store.close()
     with pytest.raises(LightningStoreError, match="is closed"):
@@ -187,18 +189,17 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 
 async def test_calls_that_wait_at_the_same_time_share_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commits: list[bool] = []
+    commits = []
     store = SqlLightningStore(tmp_path / "store.db")
-    end = store._backend.end
+    transaction = store._database.transaction
 
-    def counted(connection: Connection, *, commit: bool) -> None:
-        commits.append(commit)
-        end(connection, commit=commit)
+    def counted(work: Any) -> None:
+        commits.append(True)
+        transaction(work)
 
-    monkeypatch.setattr(store._backend, "end", counted)
+    monkeypatch.setattr(store._database, "transaction", counted)
     await asyncio.gather(*(store.enqueue_rollout(n) for n in range(200)))
     assert 0 < len(commits) < 50
-    assert all(commits)
     assert len({rollout.rollout_id for rollout in await store.dequeue_many_rollouts(limit=300)}) == 200
     await store.close()
 
@@ -248,50 +249,26 @@ def exits(_: object) -> Any:
     sys.exit(3)
 
 
-async def test_an_operation_that_raises_fails_alone_whatever_it_raises(tmp_path: Path) -> None:
+@pytest.mark.parametrize("operation", [stops_iterating, exits])
+async def test_an_operation_that_raises_fails_alone_whatever_it_raises(operation: Any, tmp_path: Path) -> None:
     store = SqlLightningStore(tmp_path / "store.db")
-    bad = asyncio.ensure_future(store._write(stops_iterating))
-    good = [asyncio.ensure_future(store.enqueue_rollout(number)) for number in range(20)]
-    done = await asyncio.wait_for(asyncio.gather(bad, *good, return_exceptions=True), BOUND_S)
-    assert isinstance(done[0], RuntimeError)
-    assert len({rollout.rollout_id for rollout in done[1:]}) == 20
-    assert (await asyncio.wait_for(store.query_rollouts(), BOUND_S)).total == 20
-    await asyncio.wait_for(store.close(), BOUND_S)
-
-
-async def test_an_operation_that_exits_leaves_no_caller_waiting_and_the_thread_alive(tmp_path: Path) -> None:
-    store = SqlLightningStore(tmp_path / "store.db")
-    calls = [store._write(exits), *(store.enqueue_rollout(number) for number in range(5))]
-    for outcome in (await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), BOUND_S))[1:]:
-        assert isinstance(outcome, Rollout | LightningStoreError)
+    calls = [store._write(operation), *(store.enqueue_rollout(number) for number in range(5))]
+    first, *others = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), BOUND_S)
+    assert isinstance(first, RuntimeError)
+    answers = Rollout if operation is stops_iterating else Rollout | LightningStoreError  # an exit ends a transaction
+    assert all(isinstance(outcome, answers) for outcome in others)
     later = await asyncio.wait_for(store.enqueue_rollout("later"), BOUND_S)
     assert await store.get_rollout_by_id(later.rollout_id) == later
     await asyncio.wait_for(store.close(), BOUND_S)
 
 
-class Exiting(InMemoryLightningStore):
-    """A store whose calls take a moment; one of them exits."""
-
-    async def enqueue_many_rollouts(self, rollouts: Any) -> list[Rollout]:
-        await asyncio.sleep(0.05)
-        if rollouts[0].input == "exit":
-            sys.exit(3)
-        return list(await super().enqueue_many_rollouts(rollouts))
-
-
 async def test_a_call_that_exits_leaves_the_thread_of_a_threaded_store_to_the_others() -> None:
+    class Exiting(InMemoryLightningStore):
+        async def get_worker_by_id(self, worker_id: str) -> Any:
+            sys.exit(3)
+
     store = LightningStoreThreaded(Exiting())
-    good = [asyncio.ensure_future(store.enqueue_rollout(number)) for number in range(5)]
-    caught: list[BaseException] = []
-
-    def exit_in_a_loop_of_its_own() -> None:
-        try:
-            asyncio.run(store.enqueue_rollout("exit"))
-        except BaseException as error:
-            caught.append(error)
-
-    await asyncio.wait_for(asyncio.to_thread(exit_in_a_loop_of_its_own), BOUND_S)
-    assert isinstance(caught[0], SystemExit)
-    assert len(await asyncio.wait_for(asyncio.gather(*good), BOUND_S)) == 5
+    with ThreadPoolExecutor(1) as threads, pytest.raises(SystemExit):
+        threads.submit(asyncio.run, store.get_worker_by_id("w")).result(BOUND_S)
     assert (await asyncio.wait_for(store.enqueue_rollout("later"), BOUND_S)).input == "later"
     await store.close()

@@ -134,19 +134,6 @@ async def test_an_opentelemetry_span_gets_the_next_sequence_id(store: LightningS
     assert await store.add_otel_span(claimed.rollout_id, claimed.attempt.attempt_id, otel_span, 5) is None
 
 
-async def test_the_status_of_an_ended_rollout_is_final(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a")
-    ended = await store.update_rollout(claimed.rollout_id, status="cancelled")
-    assert ended.status == "cancelled"
-    await store.add_span(span_of(claimed))
-    await store.update_attempt(claimed.rollout_id, "latest", status="failed")
-    again = await store.update_rollout(claimed.rollout_id, status="queuing", metadata={"note": 1})
-    assert (again.status, again.end_time, again.metadata) == ("cancelled", ended.end_time, {"note": 1})
-    assert await store.dequeue_rollout() is None
-    with pytest.raises(ValueError, match="has ended"):
-        await store.start_attempt(claimed.rollout_id)
-
-
 async def test_unknown_ids_are_an_error_when_something_should_change(store: LightningStore) -> None:
     claimed = await store.start_rollout("a")
     stranger = span_of(claimed).model_copy(update={"attempt_id": "at-none"})
@@ -169,19 +156,14 @@ async def test_unknown_ids_are_an_error_when_something_should_change(store: Ligh
     assert await store.get_latest_attempt("ro-none") is None
     assert list(await store.query_attempts("ro-none")) == []
     assert list(await store.query_spans("ro-none", "latest")) == []
-
-
-async def test_a_batch_of_spans_with_an_unknown_attempt_stores_none(store: LightningStore) -> None:
-    claimed = await store.start_rollout("a")
-    good = span_of(claimed)
-    with pytest.raises(ValueError, match="at-none"):
-        await store.add_many_spans([good, good.model_copy(update={"attempt_id": "at-none"})])
+    with pytest.raises(ValueError, match="at-none"):  # none of a batch is stored
+        await store.add_many_spans([span_of(claimed), stranger])
     assert list(await store.query_spans(claimed.rollout_id)) == []
 
 
 async def test_a_deleted_rollout_leaves_nothing_and_its_neighbours_stay(store: LightningStore) -> None:
     kept = await store.start_rollout("kept")
-    gone = await store.start_rollout("gone", worker_id="w")
+    gone = await store.start_rollout("gone", worker_id="w", config=RolloutConfig(timeout_seconds=0.05))
     queued = await store.enqueue_rollout("queued")
     for rollout in (kept, gone):
         await store.add_span(span_of(rollout))
@@ -189,6 +171,7 @@ async def test_a_deleted_rollout_leaves_nothing_and_its_neighbours_stay(store: L
         gone.rollout_id,
         queued.rollout_id,
     ]
+    await asyncio.sleep(0.1)  # nobody misses it at its limit
     assert await store.get_rollout_by_id(gone.rollout_id) is None
     assert not (await store.query_spans(gone.rollout_id)).items
     assert not (await store.query_attempts(gone.rollout_id)).items
@@ -206,14 +189,6 @@ async def test_a_deleted_rollout_leaves_nothing_and_its_neighbours_stay(store: L
     assert later.rollout_id not in (gone.rollout_id, kept.rollout_id)
 
 
-async def test_a_rollout_that_is_deleted_with_a_limit_running_is_not_missed(store: LightningStore) -> None:
-    limited = await store.start_rollout("limited", config=RolloutConfig(timeout_seconds=0.05))
-    await store.delete_rollouts([limited.rollout_id])
-    await asyncio.sleep(0.1)
-    other = await store.start_rollout("other")
-    assert await status_of(store, other.rollout_id) == ("preparing", "preparing")
-
-
 async def test_a_rollout_may_have_an_id_of_its_makers_own(store: LightningStore) -> None:
     made = await store.start_rollout("task", rollout_id="se-1")
     assert made.rollout_id == made.attempt.rollout_id == "se-1"
@@ -225,21 +200,15 @@ async def test_a_rollout_may_have_an_id_of_its_makers_own(store: LightningStore)
     assert not (await store.query_spans("se-1")).items
 
 
-async def test_filters_have_older_names_and_no_wildcards(store: LightningStore) -> None:
-    queued = [await store.enqueue_rollout(number) for number in range(2)]
+async def test_filters_have_older_names_and_no_wildcards_and_must_make_sense(store: LightningStore) -> None:
+    queued = await store.enqueue_rollout(1)
     failed = await store.start_rollout(2)
     await store.update_attempt(failed.rollout_id, "latest", status="failed")
-
-    async def numbers(**query: Any) -> list[int]:
-        return [rollout.input for rollout in await store.query_rollouts(**query)]
-
-    assert await numbers(status=["failed"]) == [2]
-    assert await numbers(rollout_ids=[queued[1].rollout_id, "ro-none"]) == [1]
-    assert await numbers(rollout_id_contains=failed.rollout_id.upper()) == []
-    assert await numbers(rollout_id_contains="%") == []
-
-
-async def test_a_query_that_makes_no_sense_is_refused(store: LightningStore) -> None:
+    by_status = await store.query_rollouts(status=["failed"])
+    by_id = await store.query_rollouts(rollout_ids=[queued.rollout_id, "ro-none"])
+    assert [rollout.input for rollout in [*by_status, *by_id]] == [2, 1]
+    for text in (failed.rollout_id.upper(), "%"):
+        assert list(await store.query_rollouts(rollout_id_contains=text)) == []
     wrong: dict[str, Any] = {"sort_by": "nope", "sort_order": "up", "limit": -2, "offset": -1, "filter_logic": "xor"}
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=name):

@@ -99,20 +99,11 @@ async def test_an_answer_that_is_lost_is_given_again_and_nothing_is_done_twice(s
         claimed = await client.dequeue_many_rollouts(limit=2, worker_id="w")
         assert [rollout.rollout_id for rollout in claimed] == [rollout.rollout_id for rollout in queued[:2]]
         assert (await server.query_rollouts(status_in=["preparing"])).total == 2
-        ids = (claimed[0].rollout_id, claimed[0].attempt.attempt_id)
-        proxy.lose = 1
-        assert await client.get_next_span_sequence_id(*ids) == 1
         span = span_of(claimed[0])
         proxy.lose = 1
         assert await client.add_span(span) == span
         assert await client.add_span(span) is None
-        proxy.lose = 1
-        assert (await client.add_resources({})).version == 1
-        assert (await server.statistics())["total_resources"] == 1
-        proxy.lose = 1
-        again = await client.start_attempt(ids[0])
-        assert again.attempt.sequence_id == 2
-        assert proxy.lost == 7
+        assert proxy.lost == 4
         await client.close()
 
 
@@ -309,6 +300,8 @@ async def test_what_cannot_be_sent_is_named(client: LightningStoreClient) -> Non
     with pytest.raises(ValueError, match="cannot be sent"):
         await client.start_rollout(circle)
     assert (await client.statistics())["total_rollouts"] == 0
+    with pytest.raises(ValueError, match=r"a\[1\].b cannot be sent"):
+        encode({"a": ["x" * 100_000, {"b": object()}]}, "")
 
 
 def _claim_one(store: LightningStore, answers: multiprocessing.Queue[tuple[str, str | None]]) -> None:
@@ -356,8 +349,3 @@ def test_a_large_model_is_written_with_its_infinities_and_its_extra_fields():
     span = Span.from_attributes(attributes={"a": "b" * 90_000}, rollout_id="r", attempt_id="a", sequence_id=1)
     span = Span.model_validate({**span.model_dump(), "extra": [1]})
     assert json.loads(encode(span, "")) == json.loads(span.model_dump_json())
-
-
-def test_what_cannot_be_sent_is_named_in_a_large_value_too():
-    with pytest.raises(ValueError, match=r"a\[1\].b cannot be sent"):
-        encode({"a": ["x" * 100_000, {"b": object()}]}, "")

@@ -42,9 +42,6 @@ async def test_a_client_beyond_its_rate_comes_again_when_it_is_told_to(serve: Se
             pass
     await client.enqueue_rollout("next")
     assert (await server.query_rollouts()).total == 1
-
-
-async def test_a_client_that_is_refused_for_too_long_says_which_bound_it_was(serve: Serve) -> None:
     _, client = await serve(limits={"max_requests_per_minute": 1}, retry_seconds=0.2)
     await client.statistics()
     with pytest.raises(LightningStoreError, match=r"too few requests for its clients.*max_requests_per_minute"):

@@ -33,9 +33,6 @@ async def test_a_file_a_url_and_a_run_folder_name_the_same_store(tmp_path: Path)
         assert await again.get_rollout_by_id(queued.rollout_id) == queued
         await again.close()
     await store.close()
-
-
-async def test_memory_and_servers_are_named_too() -> None:
     assert isinstance(open_store("memory"), InMemoryLightningStore)
     client = open_store("http://127.0.0.1:9", api_key="secret")
     assert isinstance(client, LightningStoreClient)
@@ -89,15 +86,10 @@ async def test_a_failed_rollout_is_tried_again_as_a_new_one(store: LightningStor
     before = await store.get_rollout_by_id(failed.rollout_id)
     assert before is not None
     assert before.status == "failed"
-
-
-async def test_only_what_failed_can_be_tried_again(store: LightningStore) -> None:
-    queued = await store.enqueue_rollout("a")
     with pytest.raises(ValueError, match="is queuing"):
-        await retry_rollouts(store, [queued.rollout_id])
+        await retry_rollouts(store, [again.rollout_id])
     with pytest.raises(ValueError, match="no rollout ro-none"):
         await retry_rollouts(store, ["ro-none"])
-    assert (await store.query_rollouts()).total == 1
 
 
 async def record(store):

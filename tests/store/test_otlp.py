@@ -7,14 +7,12 @@ import contextlib
 import gc
 import gzip
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
@@ -66,56 +64,6 @@ def _rejected(response: httpx.Response) -> tuple[int, str]:
     assert response.headers["content-type"] == "application/x-protobuf"
     told = ExportTraceServiceResponse.FromString(response.content).partial_success
     return told.rejected_spans, told.error_message
-
-
-_AGENT = """
-import sys
-from opentelemetry.exporter.otlp.proto.http import Compression
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import StatusCode
-
-endpoint, rollout_id, attempt_id = sys.argv[1:]
-provider = TracerProvider(resource=Resource({"agentlightning.rollout_id": rollout_id,
-                                             "agentlightning.attempt_id": attempt_id, "service.name": "agent"}))
-exporter = OTLPSpanExporter(endpoint, compression=Compression.Gzip, headers={"authorization": "Bearer secret"})
-provider.add_span_processor(BatchSpanProcessor(exporter))
-tracer = provider.get_tracer("agent")
-with tracer.start_as_current_span("turn"):
-    attributes = {"ids": [1, 2], "text": "h\\u00e9", "x": 0.5, "yes": True}
-    with tracer.start_as_current_span("call", attributes=attributes) as span:
-        span.add_event("token", {"n": 1})
-        span.set_status(StatusCode.ERROR, "no")
-assert provider.force_flush()
-provider.shutdown()
-"""
-
-
-async def test_the_spans_of_an_agent_in_another_process_are_stored_with_its_attempt(serve: Serve) -> None:
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="real exporters are left unchecked")
-    server, _ = await serve(api_key="secret")
-    claimed = await server.start_rollout("task")
-    ids = (claimed.rollout_id, claimed.attempt.attempt_id)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _AGENT, server.otlp_traces_endpoint(), *ids, stderr=subprocess.PIPE
-    )
-    _, errors = await process.communicate()
-    assert (process.returncode, errors) == (0, b"")
-    call, turn = await server.query_spans(claimed.rollout_id, "latest")
-    assert [(span.name, span.sequence_id) for span in (call, turn)] == [("call", 1), ("turn", 2)]
-    assert call.attributes == {"ids": [1, 2], "text": "hé", "x": 0.5, "yes": True}
-    assert (call.parent_id, call.trace_id, turn.parent_id) == (turn.span_id, turn.trace_id, None)
-    assert (call.status.status_code, call.status.description) == ("ERROR", "no")
-    assert [(event.name, event.attributes) for event in call.events] == [("token", {"n": 1})]
-    assert call.resource.attributes["service.name"] == "agent"
-    assert call.start_time is not None
-    assert call.end_time is not None
-    assert call.start_time <= call.end_time
-    rollout = await server.get_rollout_by_id(claimed.rollout_id)
-    assert rollout is not None
-    assert rollout.status == "running"
 
 
 def test_a_span_that_came_over_otlp_is_the_span_that_the_sdk_saw() -> None:
@@ -216,8 +164,8 @@ async def test_spans_of_unknown_attempts_cost_no_write_of_their_own(
         for number, attributes in enumerate([*names, earlier, later])
     )
     writes = []
-    transaction = store._transaction
-    monkeypatch.setattr(store, "_transaction", lambda work: (writes.append(1), transaction(work)))
+    transaction = store._database.transaction
+    monkeypatch.setattr(store._database, "transaction", lambda work: (writes.append(1), transaction(work)))
     refused = ExportTraceServiceResponse.FromString(await OtlpIntake(store).export_response(body))
     assert refused.partial_success.rejected_spans == 60
     assert len(writes) == 1
@@ -263,7 +211,7 @@ async def test_spans_are_asked_for_again_when_the_store_cannot_take_them(serve: 
     assert b"the disk is full" in response.content
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=20, suppress_health_check=list(HealthCheck), database=None)
 @given(noise=st.binary(max_size=200), at=st.integers(0, 400), text=st.text(max_size=300))
 def test_no_bytes_break_the_intake(noise: bytes, at: int, text: str) -> None:
     good = _raw_request({"agentlightning.rollout_id": text, "agentlightning.attempt_id": text})
@@ -329,12 +277,7 @@ def test_the_collector_of_garbage_has_no_more_to_look_through_for_many_spans_eac
     assert len(gc.get_objects()) - before < 100
 
 
-def test_the_spans_found_are_those_that_protobuf_reads() -> None:
-    assert len(as_found(SOME)) == 3
-    assert as_found(SOME) == as_protobuf_reads(SOME)
-    assert as_found(SOME * 3) == as_protobuf_reads(SOME * 3)
-
-
+@example(at=0, to=len(SOME), noise=SOME * 3)
 @given(at=st.integers(0, len(SOME)), to=st.integers(0, len(SOME)), noise=st.binary(max_size=12))
 def test_bytes_that_protobuf_refuses_are_refused_and_others_read_alike(at: int, to: int, noise: bytes) -> None:
     body = SOME[:at] + noise + SOME[to:]

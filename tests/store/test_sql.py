@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, create_engine, event, inspect
-from sqlalchemy.engine import make_url
-from sqlalchemy.pool import Pool
 
 from mini_agentic_rl.store import LightningStoreError, SqlLightningStore
 from mini_agentic_rl.store.listing import RolloutFilter
 from mini_agentic_rl.store.sql import tables as sql_tables
+from mini_agentic_rl.store.sql.backends import SqliteDatabase
 from mini_agentic_rl.store.sql.schema import SCHEMA_VERSION
-from mini_agentic_rl.store.sql.statements import Statement, listing_of, page_of, total_of
+from mini_agentic_rl.store.sql.statements import listing_of, page_of, total_of
 from mini_agentic_rl.store.tables import Query, columns_of, conditions
 from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, ResourcesUpdate, RolloutConfig, Span
 
@@ -42,41 +39,25 @@ def test_a_resource_of_the_users_own_kind_is_stored_as_the_kind_that_is_declared
     assert "notes" not in columns_of("resources", update)["resources_json"]
 
 
-async def test_a_read_that_comes_while_the_store_closes_is_told_so(tmp_path: Path) -> None:
-    store = SqlLightningStore(tmp_path / "store.db")
-    store._read_threads.shutdown()
-    with pytest.raises(LightningStoreError, match=r"store\.db is closed"):
-        await store.query_rollouts()
-    await store.close()
-
-
-async def test_a_file_of_a_newer_schema_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    await SqlLightningStore(path).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("UPDATE agl_schema SET version = 99")
-        connection.commit()
-    with pytest.raises(LightningStoreError, match=f"schema version 99.* up to {SCHEMA_VERSION}"):
-        SqlLightningStore(path)
-
-
-def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("CREATE TABLE customers (name TEXT)", "not of a store"),
+        ("CREATE TABLE agl_schema (version INTEGER); INSERT INTO agl_schema VALUES (99)", "schema version 99.* up to"),
+        (None, "not a SQLite file"),
+    ],
+)
+def test_a_file_of_anything_else_is_refused_and_left_alone(tmp_path: Path, content: str | None, reason: str) -> None:
     path = tmp_path / "other.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE customers (name TEXT)")
-        connection.commit()
-    with pytest.raises(LightningStoreError, match="not of a store"):
+    if content is None:
+        path.write_text("not a database, " * 100)
+    else:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(content)
+    before = path.read_bytes()
+    with pytest.raises(LightningStoreError, match=reason):
         SqlLightningStore(path)
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("customers",)]
-
-
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("not a database, " * 100)
-    with pytest.raises(LightningStoreError, match="not a SQLite file"):
-        SqlLightningStore(path)
-    assert path.read_text().startswith("not a database")
+    assert path.stat().st_size == len(before)
 
 
 def test_a_path_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -106,26 +87,22 @@ async def test_a_locked_file_gives_an_error_that_names_the_setting_and_works_aft
     await store.close()
 
 
-@contextmanager
-def small_disk() -> Iterator[None]:
-    """No SQLite file that is opened inside may grow beyond 60 pages."""
+async def test_a_full_disk_gives_an_error_and_damages_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = SqliteDatabase._connect
 
-    def limit(connection: sqlite3.Connection, _: Any) -> None:
+    def to_small_disk(database: SqliteDatabase) -> sqlite3.Connection:
+        connection = connect(database)
         connection.execute("PRAGMA max_page_count=60")
+        return connection
 
-    event.listen(Pool, "connect", limit)
-    yield
-    event.remove(Pool, "connect", limit)
-
-
-async def test_a_full_disk_gives_an_error_and_damages_nothing(tmp_path: Path) -> None:
     stored: list[str] = []
 
     async def fill(store: SqlLightningStore) -> None:
         for _ in range(1000):
             stored.append((await store.enqueue_rollout("x" * 5000)).rollout_id)
 
-    with small_disk():
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteDatabase, "_connect", to_small_disk)
         full = SqlLightningStore(tmp_path / "store.db")
         with pytest.raises(LightningStoreError, match="no space is left"):
             await fill(full)
@@ -136,34 +113,24 @@ async def test_a_full_disk_gives_an_error_and_damages_nothing(tmp_path: Path) ->
     await roomy.close()
 
 
-def _plan(connection: Connection, text: str, parameters: Any) -> list[str]:
-    return [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", parameters)]
-
-
 async def test_the_statements_of_a_call_find_their_rows_by_an_index(tmp_path: Path) -> None:
     await SqlLightningStore(tmp_path / "store.db").close()
-    engine = create_engine(f"sqlite:///{tmp_path / 'store.db'}", paramstyle="named")
-    fixed = {name: value for name, value in vars(sql_tables).items() if isinstance(value, Statement)}
-    # two count all rows, the other reads the end of an index
-    del fixed["_COUNTS"], fixed["_COUNTS_BY_STATUS"], fixed["_LATEST_RESOURCES"]
+    fixed = {name: value for name, value in vars(sql_tables).items() if name.isupper() and isinstance(value, str)}
+    # no statements; two count all rows, the other reads the end of an index
+    for name in ("_ROLLOUT", "_ATTEMPT", "ROLLOUTS_WITH_LATEST", "_COUNTS", "_COUNTS_BY_STATUS", "_LATEST_RESOURCES"):
+        del fixed[name]
     assert len(fixed) > 15
     by_status = Query("rollout", (), conditions({"status_in": ["running"]}), limit=5)
     by_id = Query("rollout", (), conditions({"rollout_id_in": ["a", "b"]}))
     of_rollout = Query("span", conditions({"rollout_id": "a", "attempt_id": "b"}), conditions({"name": "c"}))
-    with engine.connect() as connection:
-        plans = {}
-        for name, statement in fixed.items():
-            text, constants = statement.text(engine.dialect)
-            plans[name] = _plan(connection, text, defaultdict(lambda: 1, constants))
-        for query in (by_status, by_id, of_rollout):
-            for made in (page_of(query), total_of(query)):
-                compiled = made.compile(engine)
-                plans[str(compiled)] = _plan(connection, str(compiled), compiled.params)
-        for wanted in (RolloutFilter(group="a"), RolloutFilter(step=1), RolloutFilter(text="a")):
-            compiled = listing_of(wanted, 5, 5).compile(engine)
-            plans[str(compiled)] = _plan(connection, str(compiled), compiled.params)
-    assert [name for name, plan in plans.items() if any(step.startswith("SCAN agl_") for step in plan)] == []
-    engine.dispose()
+    statements = [(sql, defaultdict(lambda: 1)) for sql in fixed.values()]
+    statements += [made(query) for query in (by_status, by_id, of_rollout) for made in (page_of, total_of)]
+    wanted = (RolloutFilter(group="a"), RolloutFilter(step=1), RolloutFilter(text="a"))
+    statements += [listing_of(each, 5, 5) for each in wanted]
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        for sql, values in statements:
+            plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+            assert not [step for step in plan if step.startswith("SCAN agl_")], sql
 
 
 async def test_text_and_numbers_that_the_file_cannot_hold_are_refused_and_change_nothing(tmp_path: Path) -> None:
@@ -298,34 +265,37 @@ INSERT INTO agl_spans VALUES
 """The tables of version 1 and a little in them; `{number}` is how the database gives out numbers."""
 
 
-def _old_sqlite(folder: Path) -> tuple[str, str]:
+def _old_sqlite(folder: Path) -> tuple[str, Any]:
     path = folder / "old.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(VERSION_1.format(number="INTEGER NOT NULL PRIMARY KEY"))
-    return str(path), f"sqlite:///{path}"
+    connection = sqlite3.connect(path)
+    connection.executescript(VERSION_1.format(number="INTEGER NOT NULL PRIMARY KEY"))
+    return str(path), connection
 
 
-def _old_postgres(folder: Path) -> tuple[str, str]:
+def _old_postgres(folder: Path) -> tuple[str, Any]:
     url = new_database()
-    with psycopg.connect(url) as connection:
-        connection.execute(VERSION_1.format(number="SERIAL PRIMARY KEY"))
-        for table, rows in (("agl_rollouts", 2), ("agl_attempts", 1), ("agl_spans", 2)):
-            connection.execute(f"SELECT setval(pg_get_serial_sequence('{table}', 'number'), {rows})")
-    return url, make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+    connection = psycopg.connect(url, autocommit=True)
+    connection.execute(VERSION_1.format(number="SERIAL PRIMARY KEY"))
+    for table, rows in (("agl_rollouts", 2), ("agl_attempts", 1), ("agl_spans", 2)):
+        connection.execute(f"SELECT setval(pg_get_serial_sequence('{table}', 'number'), {rows})")
+    return url, connection
 
 
-@pytest.mark.parametrize("old", [_old_sqlite, pytest.param(_old_postgres, marks=needs_postgres)])
-async def test_a_store_of_version_1_is_brought_up_to_date_and_used(old, tmp_path: Path) -> None:
-    path_or_url, engine_url = old(tmp_path)
-    engine = create_engine(engine_url)
+@pytest.mark.parametrize(
+    ("old", "indexes"),
+    [
+        (_old_sqlite, "SELECT name FROM sqlite_master WHERE type = 'index'"),
+        pytest.param(_old_postgres, "SELECT indexname FROM pg_indexes", marks=needs_postgres),
+    ],
+)
+async def test_a_store_of_version_1_is_brought_up_to_date_and_used(old: Any, indexes: str, tmp_path: Path) -> None:
+    path_or_url, connection = old(tmp_path)
     store = SqlLightningStore(path_or_url)
-    indexes = {index["name"] for table in ("agl_rollouts", "agl_spans") for index in inspect(engine).get_indexes(table)}
-    assert "agl_rollouts_by_start" in indexes
-    assert "agl_spans_in_order" not in indexes
-    with engine.connect() as connection:
-        assert connection.exec_driver_sql("SELECT version FROM agl_schema").fetchall() == [(SCHEMA_VERSION,)]
-    engine.dispose()
-
+    with closing(connection):
+        names = {name for (name,) in connection.execute(indexes).fetchall()}
+        assert connection.execute("SELECT version FROM agl_schema").fetchall() == [(SCHEMA_VERSION,)]
+    assert "agl_rollouts_by_start" in names
+    assert "agl_spans_in_order" not in names
     assert [rollout.input for rollout in await store.query_rollouts(sort_by="start_time")] == [{"n": 1}, {"n": 2}]
     assert [span.span_id for span in await store.query_spans("ro-1", "latest")] == ["sooner", "later"]
     page = await store.list_rollouts()
@@ -345,8 +315,8 @@ async def test_a_store_of_version_1_is_brought_up_to_date_and_used(old, tmp_path
 
 
 async def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> None:
-    path, _ = _old_sqlite(tmp_path)
-    with closing(sqlite3.connect(path)) as connection:
+    path, connection = _old_sqlite(tmp_path)
+    with closing(connection):
         connection.execute("DROP INDEX agl_spans_in_order")
     with pytest.raises(Exception, match="agl_spans_in_order"):
         SqlLightningStore(path)

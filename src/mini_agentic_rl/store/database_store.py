@@ -17,15 +17,12 @@ import logging
 import os
 import threading
 import time
-import weakref
-from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ..errors import fit_for_future
 from .base import LightningStoreCapabilities, LightningStoreError, StorageFailedError
@@ -43,35 +40,75 @@ _MOST_TOGETHER: Final = 64
 """Most short writes of one transaction."""
 _LINGER_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
-_LOOK_SHARE: Final = 0.2
+_LOOK_SHARE: Final = 0.05
+"""Most of a core that looks at the writes of other processes take."""
+
+
+class Database(Protocol):
+    """A database as a `DatabaseStore` uses it."""
+
+    def open(self) -> None:
+        """Check the database, and create what is missing in it."""
+
+    def transaction(self, work: Callable[[Tables], Changes]) -> None:
+        """Run `work` in a transaction that excludes every other writer, of any process, and commit it.
+
+        If `work` raises, the transaction is rolled back and the error is raised. `work` may run again after a rollback,
+        never after a commit with an unknown outcome, and not at all if the transaction cannot begin. It returns the
+        events that other processes may wait for. Called in one thread at a time.
+        """
+
+    def query(self, work: Callable[[Tables], T]) -> T:
+        """Run `work`, which only reads, on one consistent state. Called in several threads at once."""
+
+    def foreign_writes(self) -> Generator[bool, None, None]:
+        """Yield True when another process may have written since the last yield, else False every fraction of a second.
+
+        Iterated in its own thread while a caller waits. The first value is True. An error ends the iteration; it is
+        started again after a pause.
+        """
+
+    def explained(self, error: Exception) -> Exception | None:
+        """Return the error to raise for an error of the database, or None if the error is of another kind.
+
+        A LightningStoreError that says what to do, or a ValueError if the database cannot store the caller's values.
+        """
+
+    def close(self) -> None:
+        """Close all connections. Called after all other methods have returned; may be called twice."""
 
 
 class DatabaseStore(LedgerStore):
     """Base of the stores in a database, which other processes may use at the same time.
 
     Args:
+        database: The database, which is opened.
         name: Name of the store in messages: a path, or a URL without its password.
         scan_debounce_seconds: Attempts are checked against their limits at most this often by ordinary calls.
             Waiting calls check whenever a limit is reached. Infinity: ordinary calls check none.
         arguments: Keyword arguments with which a pickled store opens the same database in another process.
     """
 
-    def __init__(self, name: str, *, scan_debounce_seconds: float, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, database: Database, name: str, *, scan_debounce_seconds: float, arguments: dict[str, Any]
+    ) -> None:
         super().__init__()
+        self._database = database
         self._name = name
         self._arguments = arguments
         self._scan_debounce_seconds = scan_debounce_seconds
         self._last_scan = 0.0
         self._process = os.getpid()
         self._closing = False
+        try:
+            self._explaining(database.open)
+        except BaseException:
+            database.close()
+            raise
         self._failure: StorageFailedError | None = None
         """Error of the last transaction, if the disk failed."""
         self._read_threads = ThreadPoolExecutor(READERS, "store-read")
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        """Functions for the writing thread; None ends it."""
-        self._write_thread = threading.Thread(target=_run_jobs, args=(self._jobs,), name="store-write", daemon=True)
-        self._write_thread.start()
-        weakref.finalize(self, self._jobs.put, None)
+        self._write_thread = ThreadPoolExecutor(1, "store-write")
         self._queue_lock = threading.Lock()
         self._short_writes: deque[_Write] = deque()
         self._long_writes: deque[_Write] = deque()
@@ -80,38 +117,6 @@ class DatabaseStore(LedgerStore):
         self._watch_lock = threading.Lock()
         self._watcher: threading.Thread | None = None
         self._waited_at = 0.0
-
-    @abstractmethod
-    def _transaction(self, work: Callable[[Tables], Changes]) -> None:
-        """Run `work` in a transaction that excludes every other writer, of any process, and commit it.
-
-        If `work` raises, the transaction is rolled back and the error is raised. `work` may run again after a rollback,
-        never after a commit with an unknown outcome, and not at all if the transaction cannot begin. It returns the
-        events that other processes may wait for. Called in the writing thread only.
-        """
-
-    @abstractmethod
-    def _query(self, work: Callable[[Tables], T]) -> T:
-        """Run `work`, which only reads, on one consistent state. Called in the reading and the watching threads."""
-
-    @abstractmethod
-    def _foreign_writes(self) -> Generator[bool, None, None]:
-        """Yield True when another process may have written since the last yield, else False every fraction of a second.
-
-        Iterated in its own thread while a caller waits. The first value is True. An error ends the iteration; it is
-        started again after a pause.
-        """
-
-    @abstractmethod
-    def _explained(self, error: Exception) -> Exception | None:
-        """Return the error to raise for an error of the database, or None if the error is of another kind.
-
-        A LightningStoreError that says what to do, or a ValueError if the database cannot store the caller's values.
-        """
-
-    @abstractmethod
-    def _release(self) -> None:
-        """Close all connections. Called after all other hooks have returned; may be called twice."""
 
     def __reduce__(self) -> tuple[Callable[[], DatabaseStore], tuple[()]]:
         return partial(type(self), **self._arguments), ()
@@ -125,16 +130,14 @@ class DatabaseStore(LedgerStore):
 
     def _close(self) -> None:
         with self._queue_lock:
-            if not self._closing:
-                self._closing = True
-                self._jobs.put(None)
-        self._write_thread.join()
+            self._closing = True
+        self._write_thread.shutdown()
         with self._watch_lock:
             watcher = self._watcher
         if watcher is not None:
             watcher.join()
         self._read_threads.shutdown()
-        self._release()
+        self._database.close()
 
     def _check_open(self) -> None:
         if os.getpid() != self._process:
@@ -142,35 +145,15 @@ class DatabaseStore(LedgerStore):
         if self._closing:
             raise LightningStoreError(f"the store {self._name} is closed")
 
-    def _in_writing_thread(self, function: Callable[[], T]) -> T:
-        """Run a function in the writing thread, between transactions, and block until it is done.
-
-        Raises:
-            LightningStoreError: the database failed, or the store is closed.
-        """
-        outcome: Future[T] = Future()
-
-        def call() -> None:
-            try:
-                outcome.set_result(self._explaining(function))
-            except BaseException as error:
-                outcome.set_exception(error)
-
-        self._check_open()  # before the lock, which a fork may have copied in use
-        with self._queue_lock:
-            self._check_open()
-            self._jobs.put(call)
-        return outcome.result()
-
     async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False, rows: int = 1) -> T:
         write = _Write(operation, check_health)
         self._check_open()  # before the lock, which a fork may have copied in use
         with self._queue_lock:
             self._check_open()
-            (self._short_writes if rows <= 1 else self._long_writes).append(write)
             if not self._commit_scheduled:
+                self._submit(self._write_thread, self._commit_waiting)
                 self._commit_scheduled = True
-                self._jobs.put(self._commit_waiting)
+            (self._short_writes if rows <= 1 else self._long_writes).append(write)
         result: T = await write.answer
         return result
 
@@ -194,34 +177,33 @@ class DatabaseStore(LedgerStore):
 
     async def _ask(self, operation: Callable[[Ledger], T]) -> T:
         def answer() -> T:
-            return self._query(lambda tables: operation(Ledger(tables)))
+            return self._database.query(lambda tables: operation(Ledger(tables)))
 
         self._check_open()
+        return await asyncio.wrap_future(self._submit(self._read_threads, partial(self._explaining, answer)))
+
+    def _submit(self, threads: ThreadPoolExecutor, function: Callable[[], T]) -> Future[T]:
         try:
-            future = self._read_threads.submit(self._explaining, answer)
+            return threads.submit(function)
         except RuntimeError as error:  # it was closed just now, or the program ends
             raise LightningStoreError(f"the store {self._name} is closed") from error
-        return await asyncio.wrap_future(future)
 
     def _commit_waiting(self) -> None:
-        """Commit the short writes that wait and one long write together, and answer their callers.
+        """Commit the short writes that wait and one long write together, and answer their callers, until none waits.
 
-        Runs in the writing thread. Functions that were queued meanwhile run before the next writes.
+        Runs in the writing thread.
         """
         while True:
             with self._queue_lock:
                 writes = [self._short_writes.popleft() for _ in range(min(len(self._short_writes), _MOST_TOGETHER))]
                 if self._long_writes:
                     writes.append(self._long_writes.popleft())
-                go_on = self._commit_scheduled = bool(self._short_writes or self._long_writes)
-                if go_on and not self._closing:  # then the thread takes no more functions
-                    self._jobs.put(self._commit_waiting)
-                    go_on = False
+                if not writes:
+                    self._commit_scheduled = False
+                    return
             writes = [write for write in writes if not write.unwanted]
             if writes:
                 self._commit_and_answer(writes)
-            if not go_on:
-                return
 
     def _commit_and_answer(self, writes: Sequence[_Write]) -> None:
         try:
@@ -261,7 +243,7 @@ class DatabaseStore(LedgerStore):
             return changes
 
         try:
-            self._transaction(work)
+            self._database.transaction(work)
         except Exception as error:
             if began and not finished and len(writes) > 1:
                 return self._commit_each(writes)
@@ -284,7 +266,7 @@ class DatabaseStore(LedgerStore):
         return True
 
     def _fail(self, writes: Sequence[_Write], error: Exception) -> None:
-        explained = self._explained(error)
+        explained = self._database.explained(error)
         if explained is not None:
             explained.__cause__ = error
         if isinstance(explained, StorageFailedError):
@@ -298,7 +280,7 @@ class DatabaseStore(LedgerStore):
         warned = False
         while not self._watch_ends():
             try:
-                with closing(self._foreign_writes()) as writes:
+                with closing(self._database.foreign_writes()) as writes:
                     for written in writes:
                         if self._watch_ends():
                             return
@@ -309,7 +291,7 @@ class DatabaseStore(LedgerStore):
                 if self._watch_ends():
                     return
                 if not warned:
-                    reason = self._explained(error) or f"{self._name}: {error}"
+                    reason = self._database.explained(error) or f"{self._name}: {error}"
                     logger.warning(
                         "no notifications of writes by other processes, polling every %g s: %s", _RETRY_SECONDS, reason
                     )
@@ -343,7 +325,7 @@ class DatabaseStore(LedgerStore):
                 deadline=tables.next_deadline(),
             )
 
-        self._notifier.announce(self._query(current_events))
+        self._notifier.announce(self._database.query(current_events))
         time.sleep(min(_RETRY_SECONDS, (time.monotonic() - started) / _LOOK_SHARE))
 
     def _scan_is_due(self) -> bool:
@@ -353,7 +335,7 @@ class DatabaseStore(LedgerStore):
         try:
             return work()
         except Exception as error:
-            explained = self._explained(error)
+            explained = self._database.explained(error)
             if explained is None:
                 raise
             raise explained from error
@@ -361,13 +343,6 @@ class DatabaseStore(LedgerStore):
 
 class _CallerGone(Exception):
     """Roll a transaction back because one of its callers was cancelled."""
-
-
-def _run_jobs(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
-    """Run functions until None comes. Between them the thread refers to no store, so it keeps none alive."""
-    while (job := jobs.get()) is not None:
-        job()
-        del job
 
 
 class _Write:

@@ -59,7 +59,7 @@ def open_store(
 
         return LightningStoreClient(text, api_key=api_key, retry_seconds=retry_seconds)
     if scheme.partition("+")[0] in ("postgresql", "postgres"):
-        from .sql.store import SqlLightningStore
+        from .sql import SqlLightningStore
 
         return SqlLightningStore(text)
     if scheme not in ("", "sqlite"):
@@ -75,7 +75,7 @@ def open_store(
 
 
 def _open_file(name: str, *, create: bool) -> LightningStore:
-    from .sql.store import SqlLightningStore
+    from .sql import SqlLightningStore
 
     path = Path(name).expanduser()
     if path.is_dir():

@@ -13,20 +13,15 @@ writes of this process are announced at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ...errors import MissingPackageError
 from ...redaction import shown_address
 from ...store.database_store import DatabaseStore
-from ...store.ledger import Changes
-from ...store.tables import Tables
 
 if TYPE_CHECKING:
     from .connection import MongoConnection
-
-T = TypeVar("T")
 
 
 class MongoLightningStore(DatabaseStore):
@@ -60,34 +55,14 @@ class MongoLightningStore(DatabaseStore):
             )
         # An unescaped slash in a password would put a part of it into the name.
         name = f"{_without_password(url)} ({database.rpartition('@')[2]})"
-        self._connection = _connection_type()(url, database, name, timeout_seconds)
+        connection = _connection_type()(url, database, name, timeout_seconds)
         arguments = {
             "url": url,
             "database": database,
             "scan_debounce_seconds": scan_debounce_seconds,
             "timeout_seconds": timeout_seconds,
         }
-        super().__init__(name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
-        try:
-            self._in_writing_thread(self._connection.open)
-        except BaseException:
-            self._close()
-            raise
-
-    def _transaction(self, work: Callable[[Tables], Changes]) -> None:
-        self._connection.transaction(work)
-
-    def _query(self, work: Callable[[Tables], T]) -> T:
-        return self._connection.query(work)
-
-    def _foreign_writes(self) -> Generator[bool, None, None]:
-        return self._connection.foreign_writes()
-
-    def _explained(self, error: Exception) -> Exception | None:
-        return self._connection.explained(error)
-
-    def _release(self) -> None:
-        self._connection.close()
+        super().__init__(connection, name, scan_debounce_seconds=scan_debounce_seconds, arguments=arguments)
 
 
 def _connection_type() -> type[MongoConnection]:

@@ -146,8 +146,9 @@ class Route:
 
     def path_of(self, arguments: Mapping[str, Any]) -> str:
         """Return the path of the request, below the prefix of all routes."""
-        parts = [_quoted(arguments[part[1:-1]]) if part.startswith("{") else part for part in self.parts]
-        return "/".join(parts)
+        parts = [quote(str(arguments[part[1:-1]]), safe="") if part.startswith("{") else part for part in self.parts]
+        # a client would take dots alone for steps between folders
+        return "/".join(part.replace(".", "%2E") if part in (".", "..") else part for part in parts)
 
     def query_of(self, arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Return the query string of a GET, as pairs."""
@@ -263,11 +264,6 @@ def _positions(sent: Sequence[Any], stored: Sequence[Any]) -> list[int]:
 
 def _is_list(hint: Any) -> bool:
     return get_origin(hint) is list or any(_is_list(argument) for argument in get_args(hint))
-
-
-def _quoted(part: Any) -> str:
-    text = quote(str(part), safe="")
-    return text.replace(".", "%2E") if text in (".", "..") else text
 
 
 def _on_wire(hint: Any) -> Any:

@@ -1,91 +1,208 @@
-"""The differences between SQLite and PostgreSQL: connecting, excluding other writers, explaining errors."""
+"""The SQLite file or the PostgreSQL database under a `SqlLightningStore`: connections, transactions, errors.
+
+The drivers are called directly: a layer above them costs as much as a transaction in SQLite.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
-
-from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from ...errors import MissingPackageError
 from ...files import make_private_file, make_private_folder
+from ...redaction import shown_address
 from ..base import LightningStoreError, StorageFailedError, StoreUnreachableError
-from ..database_store import READERS
 from ..ledger import Changes
+from ..tables import Row, Tables, Values
+from .schema import SCHEMA_VERSION, prepare, version_of
+from .tables import SqlTables
 
-if TYPE_CHECKING:
-    import psycopg
+T = TypeVar("T")
+
+Dialect: TypeAlias = Literal["sqlite", "postgresql"]
 
 
-WRITES: Final = "agl_writes"
-"""Execution option of the writing connection, whose transactions exclude other writers."""
+@lru_cache(maxsize=1024)
+def in_postgres(sql: str) -> str:
+    """Translate a statement of this package from SQLite's SQL: two functions, and the form of parameters."""
+    sql = re.sub(r"json_each\((:\w+)\)", r"json_array_elements_text(CAST(\1 AS json))", sql)
+    return re.sub(r":(\w+)", r"%(\1)s", sql.replace("instr(", "strpos("))
 
 
-class SqlBackend(ABC):
-    """The SQLite file or the PostgreSQL database under a `SqlLightningStore`.
+class Session:
+    """Runs statements in the transaction of a connection of either driver."""
+
+    def __init__(self, connection: Any, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._cursor = connection.cursor()
+
+    def run(self, sql: str, values: Values | None = None) -> int:
+        """Run a statement that returns no rows, and return how many rows it changed."""
+        self._cursor.execute(self._translated(sql), values or {})
+        return int(self._cursor.rowcount)
+
+    def run_many(self, sql: str, rows: Sequence[Values]) -> None:
+        """Run a statement that returns no rows once for each of `rows`, in order."""
+        if len(rows) == 1:
+            self._cursor.execute(self._translated(sql), rows[0])
+        elif rows:
+            self._cursor.executemany(self._translated(sql), rows)
+
+    def rows(self, sql: str, values: Values | None = None) -> list[Row]:
+        """Return all rows of the answer."""
+        self._cursor.execute(self._translated(sql), values or {})
+        rows = self._cursor.fetchall()
+        if not rows:
+            return []
+        names = [column[0] for column in self._cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def row(self, sql: str, values: Values | None = None) -> Row | None:
+        """Return the only row of the answer, or None."""
+        rows = self.rows(sql, values)
+        return rows[0] if rows else None
+
+    def scalar(self, sql: str, values: Values | None = None) -> Any:
+        """Return the only value of the only row, or None."""
+        self._cursor.execute(self._translated(sql), values or {})
+        rows = self._cursor.fetchall()
+        return rows[0][0] if rows else None
+
+    def tables(self) -> set[str]:
+        """Return the names of the tables in the database."""
+        if self.dialect == "sqlite":
+            names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+        else:
+            names = "SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema()"
+        return {row["name"] for row in self.rows(names)}
+
+    def _translated(self, sql: str) -> str:
+        return sql if self.dialect == "sqlite" else in_postgres(sql)
+
+
+class SqlDatabase(ABC):
+    """The SQLite file or the PostgreSQL database of a store; see `database_store.Database`. Thread-safe.
+
+    One connection writes, others read.
 
     Args:
         name: Name of the database in messages.
-        engine: Its connections. The writing ones have the execution option `WRITES`; a transaction of the others reads
-            one state.
+        dialect: Its SQL.
     """
 
-    alone: bool
-    """True if the database holds nothing but the store."""
+    begin_write: str
+    """Begins a transaction that excludes all other writers."""
+    begin_read: str
+    """Begins a transaction that reads one state."""
 
-    def __init__(self, name: str, engine: Engine) -> None:
+    def __init__(self, name: str, dialect: Dialect) -> None:
         self.name = name
-        self.engine = engine
+        self._dialect = dialect
+        self._writing = threading.Lock()
+        """Held while the writing connection is in use."""
+        self._writer: Any = None
+        self._readers: list[Any] = []
+        """Connections that nobody reads with now."""
 
-    def begin(self, connection: Connection) -> None:
-        """Begin a transaction on the connection that writes."""
-        connection.begin()
+    def open(self) -> None:
+        """Create the tables, or bring them to the newest version."""
+        with self._transaction() as connection:
+            prepare(Session(connection, self._dialect), self.name)
 
-    def end(self, connection: Connection, *, commit: bool) -> None:
-        """Commit or roll back the transaction on the connection that writes."""
-        if commit:
-            connection.commit()
-        else:
-            connection.rollback()
+    def transaction(self, work: Callable[[Tables], Changes]) -> None:
+        with self._transaction() as connection:
+            work(SqlTables(Session(connection, self._dialect)))
 
-    @abstractmethod
-    def publish(self, connection: Connection, changes: Changes) -> None:
-        """Notify waiting callers in other processes when this transaction is committed."""
-
-    @abstractmethod
-    def foreign_writes(
-        self, in_writing_thread: Callable[[Callable[[Connection], int]], int]
-    ) -> Generator[bool, None, None]:
-        """Yield as `DatabaseStore._foreign_writes` does.
-
-        `in_writing_thread` calls a function with the writing connection, between transactions.
-        """
-
-    def empty_log(self, connection: Connection) -> bool:
-        """Remove deleted content from the write-ahead log, between transactions; False while others read the log."""
-        return True
+    def query(self, work: Callable[[Tables], T]) -> T:
+        return self._read(lambda session: work(SqlTables(session)))
 
     @abstractmethod
-    def lost(self, connection: Connection) -> bool:
-        """Return True if a connection cannot be used any more."""
+    def foreign_writes(self) -> Generator[bool, None, None]:
+        """Yield as `database_store.Database.foreign_writes` does."""
 
     @abstractmethod
     def explained(self, error: Exception) -> Exception | None:
-        """Return what `DatabaseStore._explained` returns."""
+        """Return what `database_store.Database.explained` returns."""
+
+    def empty_log(self) -> bool:
+        """Remove deleted content from the write-ahead log, between transactions; False while others read the log."""
+        return True
+
+    def close(self) -> None:
+        with self._writing:
+            connections, self._readers = self._readers, []
+            for connection in (self._writer, *connections):
+                if connection is not None:
+                    connection.close()
+            self._writer = None
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """Return a new connection, which leaves the begin of transactions to statements."""
+
+    def _lost(self, connection: Any) -> bool:
+        """Return True if a connection cannot be used any more."""
+        return False
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """Yield the connection that writes, in a transaction that is committed at the end of the block."""
+        with self._writing:
+            self._writer = connection = self._begun(self._writer, self.begin_write)
+            try:
+                yield connection
+                connection.commit()
+            except BaseException:
+                if not self._lost(connection):
+                    connection.rollback()
+                raise
+
+    def _read(self, work: Callable[[Session], T]) -> T:
+        try:
+            idle = self._readers.pop()
+        except IndexError:  # another thread may have taken the last one
+            idle = None
+        connection = self._begun(idle, self.begin_read)
+        try:
+            return work(Session(connection, self._dialect))
+        finally:
+            if not self._lost(connection):
+                connection.rollback()
+                self._readers.append(connection)
+
+    def _begun(self, connection: Any, begin: str) -> Any:
+        """Return the connection in a transaction; a new connection if there is none, or it has been lost meanwhile."""
+        if connection is not None:
+            try:
+                connection.execute(begin)
+                return connection
+            except Exception:
+                if not self._lost(connection):
+                    connection.rollback()
+                    raise
+                connection.close()
+        connection = self._connect()
+        try:
+            connection.execute(begin)
+        except Exception:
+            connection.close()
+            raise
+        return connection
 
 
 Synchronous = Literal["normal", "full"]
 
 _WATCH_SECONDS: Final = 0.02
-_BEGAN: Final = "agl_began"
-"""Key in a connection's info: True while a transaction runs that was begun past SQLAlchemy."""
+_LONGEST_WATCH_SECONDS: Final = 0.1
+_WATCH_GROWTH: Final = 1.05
 _CACHE_KIB: Final = 16_384
 """Size of each connection's page cache: large stores write the same pages again and again."""
 _LOG_WAIT_MS: Final = 100
@@ -93,7 +210,7 @@ _CHECKPOINT_PAGES: Final = 4_000
 """Number of pages of 4 KiB after which the log is moved into the file, with a flush of the disk."""
 
 
-class SqliteBackend(SqlBackend):
+class SqliteDatabase(SqlDatabase):
     """SQLite file, created with its folders if it is not there.
 
     A writing transaction takes the file's write lock when it begins, so that nothing it has read can change under it.
@@ -108,89 +225,62 @@ class SqliteBackend(SqlBackend):
         LightningStoreError: the folder cannot be made.
     """
 
-    alone = True
+    begin_write = "BEGIN IMMEDIATE"
+    begin_read = "BEGIN"
 
     def __init__(
         self, path: Path, busy_timeout_seconds: float, synchronous: Synchronous, *, read_only: bool = False
     ) -> None:
+        super().__init__(str(path), "sqlite")
+        self._path = path
         self._busy_timeout_seconds = busy_timeout_seconds
-        options: dict[str, Any] = {"timeout": busy_timeout_seconds, "check_same_thread": False}
-        if read_only:
-            address = f"{path.resolve().as_uri()}?mode=ro"
-            if not _is_readable(address):
-                address += "&immutable=1"  # a log file cannot be created beside it, so nobody writes
-            engine = create_engine(
-                "sqlite://",
-                creator=lambda: sqlite3.connect(address, uri=True, **options),
-                poolclass=QueuePool,
-                pool_size=READERS + 2,
-            )
-        else:
+        self._synchronous = synchronous
+        self._read_only = read_only
+        self._address = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+        if read_only and not _is_readable(self._address):
+            self._address += "&immutable=1"  # a log file cannot be created beside it, so nobody writes
+        if not read_only:
             _make_private(path)
-            url = URL.create("sqlite", database=str(path))
-            engine = create_engine(url, connect_args=options, pool_size=READERS + 2)
 
-        def configure(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
-            connection.isolation_level = None  # `begin` begins transactions, not the driver
-            if read_only:
-                return
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute(f"PRAGMA synchronous={synchronous}")
-            # Overwrite deleted content: it may be a conversation that its author wanted to be deleted.
-            connection.execute("PRAGMA secure_delete=ON")
-            connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+    def open(self) -> None:
+        if not self._read_only:
+            super().open()
+        elif self._read(lambda session: version_of(session, self.name)) < SCHEMA_VERSION:
+            writable = SqliteDatabase(self._path, self._busy_timeout_seconds, self._synchronous)
+            with contextlib.closing(writable):
+                writable.open()
 
-        event.listen(engine, "connect", configure)
-        event.listen(engine, "begin", _begin_sqlite)
-        super().__init__(str(path), engine)
+    def foreign_writes(self) -> Generator[bool, None, None]:
+        """Polls more rarely the longer nobody has written: a caller who has waited long can wait a little longer.
 
-    def begin(self, connection: Connection) -> None:
-        """Begin on the driver's connection: SQLAlchemy's transaction objects cost as much as the transaction."""
-        connection.connection.execute("BEGIN IMMEDIATE")
-        connection.info[_BEGAN] = True
-
-    def end(self, connection: Connection, *, commit: bool) -> None:
-        connection.info[_BEGAN] = False
-        if connection.in_transaction():  # SQLAlchemy has joined it for a query
-            super().end(connection, commit=commit)
-        elif commit:
-            connection.connection.commit()
-        else:
-            connection.connection.rollback()
-
-    def publish(self, connection: Connection, changes: Changes) -> None:
-        """Do nothing: other processes poll the file."""
-
-    def foreign_writes(
-        self, in_writing_thread: Callable[[Callable[[Connection], int]], int]
-    ) -> Generator[bool, None, None]:
-        seen: int | None = None
+        The writing connection is asked, whose commits do not count as those of others.
+        """
+        seen, pause = None, _WATCH_SECONDS
         while True:
-            version = in_writing_thread(_data_version)
+            with self._writing:
+                if self._writer is None:
+                    self._writer = self._connect()
+                (version,) = self._writer.execute("PRAGMA data_version").fetchone()
+            pause = _WATCH_SECONDS if version != seen else min(_WATCH_GROWTH * pause, _LONGEST_WATCH_SECONDS)
             yield version != seen
             seen = version
-            time.sleep(_WATCH_SECONDS)
+            time.sleep(pause)
 
-    def empty_log(self, connection: Connection) -> bool:
-        driver = connection.connection
-        driver.execute(f"PRAGMA busy_timeout={_LOG_WAIT_MS}")  # other writers wait meanwhile
-        try:
-            busy = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        finally:
-            driver.execute(f"PRAGMA busy_timeout={round(1000 * self._busy_timeout_seconds)}")
+    def empty_log(self) -> bool:
+        with self._writing:
+            self._writer.execute(f"PRAGMA busy_timeout={_LOG_WAIT_MS}")  # other writers wait meanwhile
+            try:
+                (busy, *_) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self._writer.execute(f"PRAGMA busy_timeout={round(1000 * self._busy_timeout_seconds)}")
         return not busy
-
-    def lost(self, connection: Connection) -> bool:
-        return False
 
     def explained(self, error: Exception) -> Exception | None:
         if isinstance(error, OverflowError):
             return ValueError(f"a SQL store keeps whole numbers of 64 bits: {error}")
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        if not isinstance(cause, sqlite3.Error):
+        if not isinstance(error, sqlite3.Error):
             return None
-        reason = str(cause)
+        reason = str(error)
         if "locked" in reason or "busy" in reason:
             advice = (
                 f"another process kept it locked for more than {self._busy_timeout_seconds:g} s; "
@@ -208,6 +298,23 @@ class SqliteBackend(SqlBackend):
             advice = "SQLite refused"
         kind = StorageFailedError if "full" in reason or "disk I/O" in reason else LightningStoreError
         return kind(f"the store {self.name}: {advice} ({reason})")
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self._address,
+            uri=True,
+            timeout=self._busy_timeout_seconds,
+            check_same_thread=False,
+            isolation_level=None,  # statements begin transactions, not the driver
+        )
+        if not self._read_only:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(f"PRAGMA synchronous={self._synchronous}")
+            # Overwrite deleted content: it may be a conversation that its author wanted to be deleted.
+            connection.execute("PRAGMA secure_delete=ON")
+            connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+        return connection
 
 
 def _make_private(path: Path) -> None:
@@ -234,26 +341,11 @@ def _is_readable(address: str) -> bool:
     return True
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    if not connection.info.get(_BEGAN):
-        writes = connection.get_execution_options().get(WRITES, False)
-        connection.connection.cursor().execute("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _data_version(connection: Connection) -> int:
-    """Return a number that changes when another connection than this one commits."""
-    cursor = connection.connection.cursor()
-    cursor.execute("PRAGMA data_version")
-    return int(cursor.fetchall()[0][0])
-
-
 _LOCK: Final = 0x61676C  # a number that other programs in the database are not likely to lock
 _CHANNEL: Final = "agl_store"
 _CONNECT_SECONDS: Final = 10
 _LISTEN_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 5.0
-_BEGIN_WRITE: Final = f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({_LOCK})"
-_BEGIN_READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 _NO_TEXTS_IN_THE_LOG: Final = (
     "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'log_parameter_max_length_on_error'"
@@ -283,82 +375,63 @@ _ADVICE_BY_REASON: Final = (
 """Words of the server's message, and advice, for connection errors, which have no state."""
 
 
-class PostgresBackend(SqlBackend):
+class PostgresDatabase(SqlDatabase):
     """PostgreSQL database, in which a store keeps tables named `agl_…` beside others.
 
     Raises:
         LightningStoreError: the driver is not installed.
+        ValueError: the URL is malformed.
     """
 
-    alone = False
+    begin_write = f"BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_advisory_xact_lock({_LOCK})"
+    begin_read = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
-    def __init__(self, url: URL, busy_timeout_seconds: float) -> None:
-        name = url.set(query={}).render_as_string(hide_password=True)
+    def __init__(self, url: str, busy_timeout_seconds: float) -> None:
+        super().__init__(shown_address(url).partition("?")[0], "postgresql")
         self._busy_timeout_seconds = busy_timeout_seconds
-        self._own_session = 0
+        self._writer_pid = 0
         try:
             import psycopg
-
-            self._error: type[Exception] = psycopg.Error
-            self._value_error: type[Exception] = psycopg.DataError
-            engine = create_engine(
-                url.set(drivername="postgresql+psycopg"),
-                isolation_level="AUTOCOMMIT",  # `begin` begins transactions, not the driver
-                connect_args={"connect_timeout": _CONNECT_SECONDS, "application_name": "mini-agentic-rl"}
-                | dict(url.query),
-                pool_size=READERS + 2,
-                pool_pre_ping=True,  # the server may have been restarted in the meantime
-            )
         except ImportError as error:
-            raise MissingPackageError(f"the store {name}", "psycopg", extra="services") from error
-        milliseconds = max(1, round(busy_timeout_seconds * 1000))
+            raise MissingPackageError(f"the store {self.name}", "psycopg", extra="services") from error
+        self._driver = psycopg
+        defaults: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "application_name": "mini-agentic-rl"}
+        try:
+            self._options = defaults | psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.Error:  # the message may quote the password
+            raise ValueError(
+                "store URL postgresql://…: not a URL; write special characters of a user name or a password as %XX"
+            ) from None
 
-        def configure(connection: psycopg.Connection[Any], _: ConnectionPoolEntry) -> None:
-            # A writer that stops within a transaction must not lock out the others for ever.
-            connection.execute(f"SET lock_timeout = {milliseconds}")
-            connection.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
-            connection.execute(_NO_TEXTS_IN_THE_LOG)
+    def transaction(self, work: Callable[[Tables], Changes]) -> None:
+        """Run a transaction, and notify the callers in other processes who wait for its changes."""
+        with self._transaction() as connection:
+            if work(SqlTables(Session(connection, self._dialect))):
+                self._writer_pid = connection.info.backend_pid
+                connection.execute(f"NOTIFY {_CHANNEL}")
 
-        event.listen(engine, "connect", configure)
-        event.listen(engine, "begin", _begin_postgres)
-        super().__init__(name, engine)
-
-    def publish(self, connection: Connection, changes: Changes) -> None:
-        if changes:
-            driver = _driver_of(connection)
-            self._own_session = driver.info.backend_pid
-            driver.execute(f"NOTIFY {_CHANNEL}")
-
-    def foreign_writes(
-        self, in_writing_thread: Callable[[Callable[[Connection], int]], int]
-    ) -> Generator[bool, None, None]:
+    def foreign_writes(self) -> Generator[bool, None, None]:
         """Also yields True every few seconds, because a connection pooler may swallow notifications."""
-        with self.engine.connect() as connection:
-            driver = _driver_of(connection)
-            connection.detach()  # closed at the end, not returned to the pool
-            driver.execute(f"LISTEN {_CHANNEL}")
+        with contextlib.closing(self._connect()) as connection:
+            connection.execute(f"LISTEN {_CHANNEL}")
             yield True
             looked_at = time.monotonic()
             while True:
-                senders = [notice.pid for notice in driver.notifies(timeout=_LISTEN_SECONDS, stop_after=1)]
+                senders = [notice.pid for notice in connection.notifies(timeout=_LISTEN_SECONDS, stop_after=1)]
                 look = time.monotonic() - looked_at > _LOOK_SECONDS
                 if look:
                     looked_at = time.monotonic()
-                yield look or any(sender != self._own_session for sender in senders)
-
-    def lost(self, connection: Connection) -> bool:
-        return connection.invalidated or _driver_of(connection).closed
+                yield look or any(sender != self._writer_pid for sender in senders)
 
     def explained(self, error: Exception) -> Exception | None:
-        cause = error.orig if isinstance(error, DBAPIError) else error
-        if not isinstance(cause, self._error):
+        if not isinstance(error, self._driver.Error):
             return None
-        reason = str(cause).strip().replace("\n", " ")
-        if isinstance(cause, self._value_error) or getattr(cause, "sqlstate", None) == _TOO_LONG:
+        reason = str(error).strip().replace("\n", " ")
+        if isinstance(error, self._driver.DataError) or getattr(error, "sqlstate", None) == _TOO_LONG:
             return ValueError(f"PostgreSQL cannot keep this: {reason}")
-        advice = self._advice(cause, reason)
+        advice = self._advice(error, reason)
         kind = StoreUnreachableError if advice is _AWAY else LightningStoreError
-        if getattr(cause, "sqlstate", None) in _FAILED:
+        if getattr(error, "sqlstate", None) in _FAILED:
             kind = StorageFailedError
         return kind(f"the store {self.name}: {advice} ({reason})")
 
@@ -379,17 +452,14 @@ class PostgresBackend(SqlBackend):
             return _AWAY
         return "PostgreSQL refused"
 
+    def _connect(self) -> Any:
+        connection = self._driver.connect(**self._options, autocommit=True)  # statements begin transactions
+        milliseconds = max(1, round(self._busy_timeout_seconds * 1000))
+        # A writer that stops within a transaction must not lock out the others for ever.
+        connection.execute(f"SET lock_timeout = {milliseconds}")
+        connection.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
+        connection.execute(_NO_TEXTS_IN_THE_LOG)
+        return connection
 
-def _begin_postgres(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(WRITES, False)
-    driver = _driver_of(connection)
-    try:
-        driver.execute(_BEGIN_WRITE if writes else _BEGIN_READ)
-    except Exception:
-        if not driver.closed:
-            driver.rollback()
-        raise
-
-
-def _driver_of(connection: Connection) -> psycopg.Connection[Any]:
-    return cast("psycopg.Connection[Any]", connection.connection.driver_connection)
+    def _lost(self, connection: Any) -> bool:
+        return bool(connection.closed)
