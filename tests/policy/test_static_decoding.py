@@ -11,13 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers import sample_all, tiny_policy
-from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy, load_model
+from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy, kernels, load_model
 from mini_agentic_rl.policy.engine import Engine
 from mini_agentic_rl.policy.static_decoding import READ, step_size
 from mini_agentic_rl.tokens import SamplingParams
 from tiny import tiny_model
 
 PROMPTS = [[7, 8, 9] * 9, [50 + n for n in range(70)], [3], [50 + n for n in range(70)], [4, 5], [6] * 40, [9, 8]]
+
+
+@pytest.fixture(autouse=True)
+def _torch_computes(monkeypatch):
+    """As on a GPU."""
+    monkeypatch.setattr(kernels, "usable", lambda *_: False)
 
 
 def _repeated(call):

@@ -28,7 +28,6 @@ from transformers import PreTrainedModel
 from ...tokens import TokenDelta, TokenRequest
 from ..engine import Engine, EngineCounters
 from ..errors import PolicyError, QueueFullError
-from ..launch import Launch
 from ..learner import Learner, ValueLearner
 from ..model import DEFAULT_ADAPTER, PolicyModel
 from ..policy import Policy
@@ -37,8 +36,17 @@ from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSetti
 from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
 from ..tree_pass import Scorer
-from .channel import CLOSE_SECONDS, Channel, end_later
-from .rendezvous import RankLostError, device_of, join_group, load_on_rank, meet
+from . import Launch
+from .rendezvous import (
+    CLOSE_SECONDS,
+    Channel,
+    RankLostError,
+    device_of,
+    end_later,
+    join_group,
+    load_on_rank,
+    meet,
+)
 
 T = TypeVar("T")
 
