@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 import torch
 
+from helpers import pack_rollouts
 from mini_agentic_rl.policy import (
     LearnerSettings,
     LoraSettings,
@@ -23,7 +24,7 @@ from mini_agentic_rl.policy import (
     launched,
 )
 from mini_agentic_rl.policy.ranks.rendezvous import Channel, RankLostError, join_group, meet
-from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
+from mini_agentic_rl.tokens import CompletionRecord
 from tiny import tiny_model
 
 FAILING, HOW = int(sys.argv[1]), sys.argv[2]
@@ -45,11 +46,11 @@ def learn() -> None:
         follow_rank_0(launch, RankSettings(), {}, tiny_model(), **options)
         return
     policy = RankedPolicy.lead(launch, RankSettings(), {}, tiny_model(), **options)
-    tree = TokenTree()
-    for index in range(4):
-        tree.insert(CompletionRecord(np.arange(4), np.arange(index, index + 6), np.zeros(6, np.float32)), index)
+    packed = pack_rollouts(
+        [[CompletionRecord(np.arange(4), np.arange(index, index + 6), np.zeros(6, np.float32))] for index in range(4)]
+    )
     try:
-        policy.learn(lambda: policy.learner(LearnerSettings()).forward_backward(pack([tree]), fail_in_loss))
+        policy.learn(lambda: policy.learner(LearnerSettings()).forward_backward(packed, fail_in_loss))
     finally:
         policy.close()
 

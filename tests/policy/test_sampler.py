@@ -42,18 +42,14 @@ def test_a_token_of_probability_zero_is_never_drawn():
     assert {draw.token for draw in sample(logits, _rows(2000))} == {0, 127, 128, 299}
 
 
-def test_greedy_takes_the_likeliest_and_reports_its_probability_at_temperature_one():
+@pytest.mark.parametrize(("params", "divisor"), [({"temperature": 0.0}, 1), ({"temperature": 2.0, "top_k": 1}, 2)])
+def test_log_probabilities_are_after_temperature_and_before_truncation_and_greedy_ones_at_temperature_one(
+    params, divisor
+):
     logits = torch.tensor([[0.0, 3.0, 1.0]])
-    (draw,) = sample(logits.clone(), _rows(1, temperature=0.0))
+    (draw,) = sample(logits.clone(), _rows(1, **params))
     assert draw.token == 1
-    assert draw.logprob == pytest.approx(float(torch.log_softmax(logits, -1)[0, 1]), abs=1e-6)
-
-
-def test_log_probabilities_are_after_temperature_and_before_truncation():
-    logits = torch.tensor([[0.0, 3.0, 1.0]])
-    (draw,) = sample(logits.clone(), _rows(1, temperature=2.0, top_k=1))
-    assert draw.token == 1
-    assert draw.logprob == pytest.approx(float(torch.log_softmax(logits / 2, -1)[0, 1]), abs=1e-6)
+    assert draw.logprob == pytest.approx(float(torch.log_softmax(logits / divisor, -1)[0, 1]), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -190,16 +186,9 @@ def test_biases_and_penalties_of_many_rows_are_those_of_each_row_alone():
         bias = {int(id_): float(rng.normal()) for id_ in rng.choice(300, 40, replace=False)} if i % 2 else {}
         sampled = rng.integers(0, 60, 100).tolist() if i % 3 else []
         presence, frequency = (0.5, 0.25) if i % 3 else (0.0, 0.0)
-        rows.append(
-            Row(
-                SamplingParams(
-                    logit_bias=bias, presence_penalty=presence, frequency_penalty=frequency, top_logprobs=300
-                ),
-                i,
-                len(sampled),
-                TokenCounts(sampled) if i % 3 else None,
-            )
-        )
+        penalties = {"presence_penalty": presence, "frequency_penalty": frequency}
+        params = SamplingParams(logit_bias=bias, top_logprobs=300, **penalties)
+        rows.append(Row(params, i, len(sampled), TokenCounts(sampled) if i % 3 else None))
         for id_, value in bias.items():
             expected[i, id_] += value
         for id_ in set(sampled):

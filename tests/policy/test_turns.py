@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import group_of_conversations, sample_all, tiny_policy
+from helpers import group_of_conversations, pack_rollouts, sample_all, tiny_policy
 from mini_agentic_rl.policy import (
     EngineSettings,
     LearnerSettings,
@@ -19,7 +19,7 @@ from mini_agentic_rl.policy import (
 )
 from mini_agentic_rl.policy.load import add_adapter
 from mini_agentic_rl.policy.policy import SharedTurns
-from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
+from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest
 
 
 def test_while_learning_no_key_is_held_and_sequences_under_way_go_on_as_if_nothing_had_been():
@@ -86,11 +86,7 @@ CHUNKS = LearnerSettings(learning_rate=0.05, max_batch_tokens=8)
 
 
 def _packed(policy):
-    tree = TokenTree()
-    for index, conversation in enumerate(group_of_conversations(policy, rollouts=2)):
-        for record in conversation:
-            tree.insert(record, index)
-    return pack([tree])
+    return pack_rollouts(group_of_conversations(policy, rollouts=2))
 
 
 def _loss(inputs):
@@ -178,9 +174,7 @@ def test_a_request_under_way_goes_on_with_the_new_weights_within_the_job_that_le
         record = under_way.record
         assert record.versions[0] == 0
         assert 1 in record.versions, "between the two steps of the job"
-        tree = TokenTree()
-        tree.insert(record)
-        of_pack = pack([tree])
+        of_pack = pack_rollouts([[record]])
         scorer = policy.scorer("default", max_tokens=400, head_rows=64)
         learned = policy.run(lambda: scorer.logprobs(of_pack)).numpy()
     newest = record.versions == 2

@@ -19,7 +19,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
@@ -401,10 +400,6 @@ class RankedPolicy(Policy):
 
     def scorer(self, adapter: str | None, *, max_tokens: int, head_rows: int) -> Scorer:
         return RankedScorer(self.followers, self.model, adapter, max_tokens=max_tokens, head_rows=head_rows)
-
-    def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
-        super().read_weights(folder, adapter)
-        self.share_weights(adapter)
 
     def check_agreement(self) -> None:
         """Check that all ranks have the same weights. Inside of a turn.
