@@ -61,17 +61,6 @@ def test_results_and_gradients_are_pefts(bias, shape):
         torch.testing.assert_close(model(x), y)
 
 
-def test_a_frozen_input_and_an_adapter_that_is_off_are_as_before():
-    model, x = _block(), torch.randn(5, 6)
-    with model.disable_adapter():
-        expected = model(x)
-    fuse_lora(model)
-    with model.disable_adapter():
-        torch.testing.assert_close(model(x), expected)
-    model(x).sum().backward()
-    assert all(p.grad is not None for name, p in model.named_parameters() if "lora_" in name)
-
-
 @pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_dropout": 0.5}, {"lora_bias": True}])
 def test_what_is_more_than_plain_is_left_to_peft(options):
     model, x = _block(**options), torch.randn(5, 6)

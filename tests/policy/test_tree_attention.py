@@ -16,7 +16,6 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from helpers import group_of_conversations, pack_rollouts, tiny_policy
 from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs, tree_attention, tree_pass
-from mini_agentic_rl.policy import tree_attention as module
 from mini_agentic_rl.policy.attention import Scoring
 from mini_agentic_rl.policy.tree_attention import FlexMask, KeptKeys, TreeTables, seen_in, trusted
 from mini_agentic_rl.tokens import CompletionRecord, cut
@@ -63,8 +62,8 @@ def test_it_equals_one_masked_product(sequences, max_tokens, smallest, largest):
     inputs = [torch.randn(heads, size, SIZE) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
     weights = torch.randn(size, HEADS, SIZE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_SMALLEST", smallest)
-        patch.setattr(module, "_LARGEST", largest)
+        patch.setattr(tree_attention, "_SMALLEST", smallest)
+        patch.setattr(tree_attention, "_LARGEST", largest)
         found = attention(packed, max_tokens, Scoring(0.4, None, None), inputs, weights)
     # A window longer than any path hides nothing, and takes the way of the dense mask.
     expected = attention(packed, max_tokens, Scoring(0.4, 10_000, None), inputs, weights)
@@ -80,7 +79,7 @@ def test_blocks_hold_each_token_once_and_see_no_key_in_vain():
     chunks = list(cut(packed, 120))
     looked_at = 0
     for chunk in chunks:
-        blocks = module.blocks_of(packed, chunk, 1)
+        blocks = tree_attention.blocks_of(packed, chunk, 1)
         rows = [row for block in blocks for row in range(block.rows.start, block.rows.stop)]
         assert rows == list(range(chunk.stop - chunk.start))
         looked_at += sum((b.rows.stop - b.rows.start) * (b.context + b.hidden_RN.shape[1]) for b in blocks)
