@@ -11,7 +11,16 @@ import numpy as np
 import torch
 
 from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy, load_model
-from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenConstraint, TokenDelta, TokenRequest
+from mini_agentic_rl.tokens import (
+    CompletionRecord,
+    PackedTrees,
+    SamplingParams,
+    TokenConstraint,
+    TokenDelta,
+    TokenRequest,
+    TokenTree,
+    pack,
+)
 from tiny import tiny_model
 
 
@@ -86,6 +95,15 @@ def sample_all(
 def _forced(deltas: Sequence[TokenDelta]) -> np.ndarray | None:
     marks = np.array([mark for d in deltas for mark in d.forced or [False] * len(d.token_ids)], np.bool_)
     return marks if marks.any() else None
+
+
+def pack_rollouts(rollouts: Sequence[Sequence[CompletionRecord]]) -> PackedTrees:
+    """Return one packed tree of the records of each rollout."""
+    tree = TokenTree()
+    for index, records in enumerate(rollouts):
+        for record in records:
+            tree.insert(record, index)
+    return pack([tree])
 
 
 def group_of_conversations(

@@ -9,7 +9,7 @@ from itertools import takewhile
 import numpy as np
 import pytest
 
-from helpers import sample_all, tiny_policy
+from helpers import pack_rollouts, sample_all, tiny_policy
 from mini_agentic_rl.algorithm.advantages import group_normalized
 from mini_agentic_rl.algorithm.batch import make_batch
 from mini_agentic_rl.algorithm.groups import Group, Trajectory
@@ -20,8 +20,6 @@ from mini_agentic_rl.tokens import (
     SamplingParams,
     TokenDelta,
     TokenRequest,
-    TokenTree,
-    pack,
 )
 
 END = 5
@@ -81,10 +79,7 @@ def constrained(policy, count=4, length=12, **params):
 
 
 def difference(policy, records):
-    tree = TokenTree()
-    for index, record in enumerate(records):
-        tree.insert(record, index)
-    packed = pack([tree])
+    packed = pack_rollouts([[record] for record in records])
     assert packed.term_count == sum(int((~record.forced).sum()) for record in records)
     learner = policy.run(lambda: policy.learner(LearnerSettings()))
     return np.abs(policy.run(lambda: learner.logprobs(packed)).numpy() - packed.behaviour_logprobs_S).max()
@@ -216,10 +211,8 @@ def test_rollouts_with_nothing_but_forced_tokens_are_not_trained():
     group = Group("task", [Trajectory(str(i), [record], float(i)) for i, record in enumerate(records)])
     options = {"max_length": 9, "mask_truncated": False, "keep_zero_advantage": False}
     assert make_batch([group], group_normalized, "token", **options) is None
-    tree = TokenTree()
-    tree.insert(records[0])
     with pytest.raises(ValueError, match="forced"):
-        pack([tree])
+        pack_rollouts([records[:1]])
 
 
 def test_a_record_with_marks_for_other_tokens_is_refused():

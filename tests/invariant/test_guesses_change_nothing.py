@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers import group_of_conversations, sample_all, tiny_policy
+from helpers import group_of_conversations, pack_rollouts, sample_all, tiny_policy
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings
-from mini_agentic_rl.tokens import SamplingParams, TokenTree, pack
+from mini_agentic_rl.tokens import SamplingParams
 
 
 def _engine(longest, **changed):
@@ -70,11 +70,7 @@ def test_conversations_sampled_with_guesses_are_learnt_as_they_were_sampled():
     with tiny_policy(engine=_engine(8)) as policy:
         _guess_always(policy)
         conversations = group_of_conversations(policy, rollouts=5)
-        tree = TokenTree()
-        for index, records in enumerate(conversations):
-            for record in records:
-                tree.insert(record, index)
-        packed = pack([tree])
+        packed = pack_rollouts(conversations)
         learner = policy.run(lambda: policy.learner(LearnerSettings()))
         learned = policy.run(lambda: learner.logprobs(packed)).cpu().numpy()
         assert np.abs(learned - packed.behaviour_logprobs_S).max() < 1e-4

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 from mini_agentic_rl.tokens import CompletionRecord, TokenTree, divide, pack
-from ranked import run_on_ranks
+from ranked import adapter_difference, run_on_ranks
 
 SCRIPT = Path(__file__).parent / "ranked_run.py"
 
@@ -21,26 +21,21 @@ SCRIPT = Path(__file__).parent / "ranked_run.py"
 ALGORITHMS = ("grpo", "ppo")
 
 
-def _apart(one: Path, other: Path) -> float:
-    first, second = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (one, other))
-    assert first.keys() == second.keys()
-    assert max(tensor.abs().max() for name, tensor in first.items() if "lora_B" in name) > 1e-4
-    return max(float((tensor - second[name]).abs().max()) for name, tensor in first.items())
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Return the folder of the trainings on one rank, and of those on two."""
     folders = {count: tmp_path_factory.mktemp("ranks") / str(count) for count in (1, 2)}
-    for count, folder in folders.items():
-        run_on_ranks(count, SCRIPT, str(folder), *ALGORITHMS)
+    with ThreadPoolExecutor() as threads:
+        runs = [threads.submit(run_on_ranks, n, SCRIPT, str(folder), *ALGORITHMS) for n, folder in folders.items()]
+    for run in runs:
+        run.result()
     return folders
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_two_ranks_end_with_the_weights_of_one(algorithm, trained):
     one, two = (trained[count] / algorithm for count in (1, 2))
-    assert _apart(one, two) < 1e-5
+    assert adapter_difference(one, two) < 1e-5
     rows = [[json.loads(line) for line in (f / "metrics.jsonl").open()] for f in (one, two)]
     for name in ("reward/mean", "rollout/sampled_tokens", "loss", "grad_norm", "entropy", "kl"):
         here, there = ([row[name] for row in found if name in row] for found in rows)
@@ -60,7 +55,7 @@ def test_a_checkpoint_goes_on_at_another_number_of_ranks(before, after, trained,
     assert "step 1\n" not in errors
     for algorithm in ALGORITHMS:
         assert (tmp_path / algorithm / "summary.json").exists()
-        assert _apart(trained[1] / algorithm, tmp_path / algorithm) < 1e-5
+        assert adapter_difference(trained[1] / algorithm, tmp_path / algorithm) < 1e-5
 
 
 @given(

@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import group_of_conversations, sample_all, tiny_policy
+from helpers import group_of_conversations, pack_rollouts, sample_all, tiny_policy
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, kernels
-from mini_agentic_rl.tokens import SamplingParams, TokenTree, pack
+from mini_agentic_rl.tokens import SamplingParams
 
 
 def _difference(policy, records):
-    tree = TokenTree()
-    for index, record in enumerate(records):
-        tree.insert(record, index)
-    packed = pack([tree])
+    packed = pack_rollouts([[record] for record in records])
     learner = policy.run(lambda: policy.learner(LearnerSettings()))
     learned = policy.run(lambda: learner.logprobs(packed)).numpy()
     return np.abs(learned - packed.behaviour_logprobs_S).max()

@@ -8,23 +8,15 @@ from pathlib import Path
 
 import pytest
 import sharded_run
-from safetensors.torch import load_file
 
 from mini_agentic_rl import MiniGRPO
 from mini_agentic_rl.policy import LoraSettings, PolicyError, RankSettings
 from mini_agentic_rl.samplers import SamplerSettings
-from ranked import run_on_ranks
+from ranked import adapter_difference, run_on_ranks
 from samplers.vllm_wire import VllmWireServer
 from tiny import tiny_model, tiny_tokenizer
 
 SCRIPT = Path(__file__).parent / "sharded_run.py"
-
-
-def _apart(one: Path, other: Path) -> float:
-    first, second = (load_file(folder / "adapter" / "adapter_model.safetensors") for folder in (one, other))
-    assert first.keys() == second.keys()
-    assert max(tensor.abs().max() for name, tensor in first.items() if "lora_B" in name) > 1e-4
-    return max(float((tensor - second[name]).abs().max()) for name, tensor in first.items())
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +37,7 @@ def sharded(server, tmp_path_factory):
 def test_two_ranks_with_half_of_the_layers_each_learn_what_one_does(sharded, tmp_path):
     sharded_run.learn(tmp_path)
     two = sharded[0] / "learn"
-    assert _apart(tmp_path, two) < 1e-5
+    assert adapter_difference(tmp_path, two) < 1e-5
     alone, together = (json.loads((folder / "told.json").read_text()) for folder in (tmp_path, two))
     for here, there in zip(alone["scored"], together["scored"], strict=True):
         assert there == pytest.approx(here, abs=1e-4)
@@ -75,7 +67,7 @@ def test_a_training_in_parts_goes_on_from_its_checkpoint_in_parts_or_whole(count
     run_on_ranks(count, SCRIPT, str(folder), server.url, "--resume")
     assert [name.partition(".")[0] for name in server.ever_loaded] == ["default@v1"]
     assert json.loads((folder / "summary.json").read_text())["steps"] == 2
-    assert _apart(sharded[0] / "train", folder) < 1e-5
+    assert adapter_difference(sharded[0] / "train", folder) < 1e-5
 
 
 @pytest.mark.parametrize(

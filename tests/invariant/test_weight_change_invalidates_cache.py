@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 
-from helpers import sample_all, tiny_policy
+from helpers import pack_rollouts, sample_all, tiny_policy
 from mini_agentic_rl.policy import EngineSettings, LearnerSettings, LoraSettings, LossOutputs, Policy, load_model
-from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
+from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest
 from tiny import tiny_model
 
 PROMPT = list(range(40, 75))
@@ -21,10 +21,8 @@ def _step(policy, records, adapter="default"):
 
     def job():
         learner = policy.learner(LearnerSettings(learning_rate=0.3), adapter)
-        tree = TokenTree()
-        for index, record in enumerate(records):
-            tree.insert(record, index)
-        learner.forward_backward(pack([tree]), lambda inputs: LossOutputs(inputs.logprobs_S.sum()))
+        packed = pack_rollouts([[record] for record in records])
+        learner.forward_backward(packed, lambda inputs: LossOutputs(inputs.logprobs_S.sum()))
         learner.optim_step()
         return learner
 
@@ -42,9 +40,7 @@ def test_after_a_step_the_same_prompt_is_computed_anew():
         before = policy.engine.counters.computed_tokens
         (after,) = sample_all(policy, [PROMPT], params)
         assert policy.engine.counters.computed_tokens - before == len(PROMPT) + 3
-        tree = TokenTree()
-        tree.insert(after)
-        learned = policy.run(lambda: learner.logprobs(pack([tree]))).numpy()
+        learned = policy.run(lambda: learner.logprobs(pack_rollouts([[after]]))).numpy()
     assert after.version == 1
     assert np.abs(learned - after.logprobs).max() < 1e-4
     assert np.abs(first[0].logprobs[0] - after.logprobs[0]) > 1e-3  # the step did change something
@@ -98,9 +94,8 @@ def test_a_request_under_way_goes_on_with_the_new_weights():
         versions = np.array([delta.version for delta in seen for _ in delta.token_ids])
         logprobs = np.array([value for delta in seen for value in delta.logprobs], np.float32)
         assert set(versions) == {0, 1}
-        tree = TokenTree()
-        tree.insert(CompletionRecord(np.array(PROMPT), np.array(tokens), logprobs))
-        learned = policy.run(lambda: learner.logprobs(pack([tree]))).numpy()
+        record = CompletionRecord(np.array(PROMPT), np.array(tokens), logprobs)
+        learned = policy.run(lambda: learner.logprobs(pack_rollouts([[record]]))).numpy()
     new = versions == 1
     assert np.abs(learned - logprobs)[new].max() < 1e-4
     assert np.abs(learned - logprobs)[~new].max() > 1e-3

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import group_of_conversations, tiny_policy
+from helpers import group_of_conversations, pack_rollouts, tiny_policy
 from mini_agentic_rl.policy import LearnerSettings, LoraSettings, LossInputs, LossOutputs, head
 from mini_agentic_rl.policy.head import divergence
-from mini_agentic_rl.tokens import TokenTree, pack
 
 
 @pytest.mark.parametrize("block", [7, 16, 1000])
@@ -66,10 +65,7 @@ def test_an_entropy_bonus_has_the_gradient_of_the_entropy_through_all_layers(lor
     """In chunks, through a frozen head (LoRA) and through one that is trained, against whole sequences at once."""
     with tiny_policy(lora=lora) as policy:
         records = [record for call in group_of_conversations(policy, rollouts=2, turns=2) for record in call]
-        tree = TokenTree()
-        for index, record in enumerate(records):
-            tree.insert(record, index)
-        packed = pack([tree])
+        packed = pack_rollouts([[record] for record in records])
 
         def chunked():
             learner = policy.learner(LearnerSettings(head_rows=5, max_batch_tokens=13))
@@ -145,11 +141,7 @@ def _divergence_loss(inputs):
 def test_a_tree_has_the_divergence_of_its_sequences_whatever_the_chunks(count):
     with tiny_policy() as policy:
         conversations = group_of_conversations(policy, rollouts=3, turns=2)
-        tree = TokenTree()
-        for number, records in enumerate(conversations):
-            for record in records:
-                tree.insert(record, number)
-        packed = pack([tree])
+        packed = pack_rollouts(conversations)
 
         def job():
             model, found = policy.model, []

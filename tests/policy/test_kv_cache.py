@@ -11,24 +11,6 @@ from mini_agentic_rl.policy.kv_cache import BlockCache
 ROOT = ("default", 0)
 
 
-def test_a_prompt_that_begins_alike_takes_the_blocks_that_are_there():
-    cache = BlockCache(10, 4)
-    first = cache.open(ROOT, range(10))
-    assert cache.grow(first, 10)
-    cache.publish(first, list(range(10)), 10)
-    second = cache.open(ROOT, [0, 1, 2, 3, 4, 5, 6, 7, 99])
-    assert second.blocks == first.blocks[:2]
-    assert cache.open(("default", 1), list(range(10))).blocks == []
-
-
-def test_one_token_is_always_left_to_compute():
-    cache = BlockCache(10, 4)
-    table = cache.open(ROOT, range(8))
-    cache.grow(table, 8)
-    cache.publish(table, list(range(8)), 8)
-    assert len(cache.open(ROOT, list(range(8))).blocks) == 1
-
-
 def test_blocks_are_taken_back_from_the_least_recently_used():
     cache = BlockCache(4, 2)
     for start in (0, 10):

@@ -26,10 +26,11 @@ def adapter(tiny_folder, tmp_path_factory):
     return folder
 
 
-def renamed(adapter, folder, base):
+def changed(adapter, folder, **settings):
+    """A copy of the adapter with other settings."""
     shutil.copytree(adapter, folder)
     config = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": base}))
+    (folder / "adapter_config.json").write_text(json.dumps({**config, **settings}))
     return folder
 
 
@@ -53,19 +54,23 @@ def test_several_adapters_start_from_it_unless_they_have_a_folder(adapter):
 
 
 def test_the_embedded_model_is_found_from_any_users_cache(adapter, tmp_path):
-    assert (
-        base_model_of(renamed(adapter, tmp_path / "a", f"/home/somebody/.cache/models/{EMBEDDED_FOLDER}")) == "embedded"
-    )
-    assert base_model_of(renamed(adapter, tmp_path / "b", "owner/model")) == "owner/model"
+    path = f"/home/somebody/.cache/models/{EMBEDDED_FOLDER}"
+    assert base_model_of(changed(adapter, tmp_path / "a", base_model_name_or_path=path)) == "embedded"
+    assert base_model_of(changed(adapter, tmp_path / "b", base_model_name_or_path="owner/model")) == "owner/model"
 
 
-def test_a_base_that_is_not_here_is_named(adapter, tmp_path):
-    with pytest.raises(ModelNotFoundError, match=r"adapter of '/gone/model'.*as `adapter`"):
-        resolve_model(str(renamed(adapter, tmp_path / "a", "/gone/model")))
-    with pytest.raises(PolicyError, match="does not say which model"):
-        resolve_model(str(renamed(adapter, tmp_path / "b", None)))
-    with pytest.raises(PolicyError, match="trained on another adapter"):
-        resolve_model(str(renamed(adapter, tmp_path / "c", str(adapter))))
+@pytest.mark.parametrize(
+    ("base", "kind", "error"),
+    [
+        ("/gone/model", ModelNotFoundError, r"adapter of '/gone/model'.*as `adapter`"),
+        (None, PolicyError, "does not say which model"),
+        ("itself", PolicyError, "trained on another adapter"),
+    ],
+)
+def test_a_base_that_is_not_here_is_named(adapter, tmp_path, base, kind, error):
+    name = str(adapter) if base == "itself" else base
+    with pytest.raises(kind, match=error):
+        resolve_model(str(changed(adapter, tmp_path / "a", base_model_name_or_path=name)))
 
 
 def test_a_model_is_no_adapter(tiny_folder):
@@ -77,13 +82,6 @@ def test_loading_says_nothing_that_only_the_authors_of_libraries_can_act_on(tiny
     load_model(tiny_folder, lora=LoraSettings(r=4), device="cpu", dtype="float32")
     load_model(tiny_folder, adapter=adapter, device="cpu", dtype="float32")
     assert [str(warning.message) for warning in recwarn if warning.category is FutureWarning] == []
-
-
-def changed(adapter, folder, **settings):
-    shutil.copytree(adapter, folder)
-    config = json.loads((folder / "adapter_config.json").read_text())
-    (folder / "adapter_config.json").write_text(json.dumps({**config, **settings}))
-    return folder
 
 
 SLOW = r"(.|\w)+!"

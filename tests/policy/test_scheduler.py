@@ -55,17 +55,6 @@ def test_sequences_of_one_pass_with_one_history_are_twins_until_they_part():
     assert [asked.tokens for asked in (*same, other)] == [alone(range(10), 3, seed) for seed in (4, 4, 5)]
 
 
-def test_the_youngest_is_preempted_when_blocks_run_out_and_goes_on_as_if_nothing_had_happened():
-    engine = FakeEngine(blocks=7)
-    requests = [engine.add([n] * 8, 12, seed=n) for n in range(3)]
-    engine.run()
-    assert [asked.tokens for asked in requests] == [alone([n] * 8, 12, n) for n in range(3)]
-    computed = sum(cost(plan) for plan in engine.plans)
-    assert computed > 3 * (8 + 11)  # some keys were computed again
-    ends = [max(n for n, p in enumerate(engine.plans) if one.sequence in sequences(p)) for one in requests]
-    assert ends == sorted(ends)
-
-
 def test_a_preempted_sequence_waits_in_front_of_those_that_came_later():
     engine = FakeEngine(blocks=4)
     old, young = engine.add([1] * 7, 9, seed=1), engine.add([2] * 7, 9, seed=2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import group_of_conversations, sample_all, tiny_policy
+from helpers import group_of_conversations, pack_rollouts, sample_all, tiny_policy
 from mini_agentic_rl.policy import (
     EngineSettings,
     LearnerSettings,
@@ -19,7 +19,7 @@ from mini_agentic_rl.policy import (
 )
 from mini_agentic_rl.policy.load import add_adapter
 from mini_agentic_rl.policy.policy import SharedTurns
-from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest, TokenTree, pack
+from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenRequest
 
 
 def test_while_learning_no_key_is_held_and_sequences_under_way_go_on_as_if_nothing_had_been():
@@ -65,39 +65,19 @@ def test_free_pages_go_back_between_sampling_and_learning_and_seldom_from_update
     assert released == ["kv_cache", "policy", "policy"] * 2
 
 
-def _with_a_full_queue(policy, do):
-    """Call `do` while the torch thread is busy and two requests wait."""
-    busy, go_on = threading.Event(), threading.Event()
-
-    def hold():
-        busy.set()
-        go_on.wait(20)
-
-    holder = threading.Thread(target=lambda: policy.run(hold))
-    holder.start()
-    busy.wait(10)
-    try:
-        done = [threading.Event() for _ in range(2)]
-        for event in done:
-            policy.engine.submit(
-                TokenRequest((1, 2), SamplingParams(max_tokens=2)),
-                lambda delta, event=event: event.set() if delta.finish_reason else None,
-            )
-        do()
-    finally:
-        go_on.set()
-        holder.join()
-    assert all(event.wait(10) for event in done)
-
-
 def test_a_request_beyond_those_that_may_wait_is_refused_and_the_others_are_served():
+    request = TokenRequest((1, 2), SamplingParams(max_tokens=2))
     with tiny_policy(engine=EngineSettings(block_size=4, cache_mib=1, max_waiting=2)) as policy:
+        done = [threading.Event() for _ in range(2)]
 
-        def refused():
+        def fill():  # a job, during which nothing is sampled
+            for event in done:
+                policy.engine.submit(request, lambda delta, event=event: event.set() if delta.finish_reason else None)
             with pytest.raises(QueueFullError, match="max_waiting"):
-                policy.engine.submit(TokenRequest((1, 2), SamplingParams(max_tokens=2)), lambda delta: None)
+                policy.engine.submit(request, lambda delta: None)
 
-        _with_a_full_queue(policy, refused)
+        policy.run(fill)
+        assert all(event.wait(10) for event in done)
         assert sample_all(policy, [[1, 2]], [SamplingParams(max_tokens=2)])[0].output_ids.size == 2
 
 
@@ -106,11 +86,7 @@ CHUNKS = LearnerSettings(learning_rate=0.05, max_batch_tokens=8)
 
 
 def _packed(policy):
-    tree = TokenTree()
-    for index, conversation in enumerate(group_of_conversations(policy, rollouts=2)):
-        for record in conversation:
-            tree.insert(record, index)
-    return pack([tree])
+    return pack_rollouts(group_of_conversations(policy, rollouts=2))
 
 
 def _loss(inputs):
@@ -145,59 +121,39 @@ class UnderWay:
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_tokens_are_sampled_amid_a_pass_whose_gradient_stays_what_it_is(checkpointing):
-    gradients, sampled = [], []
+def test_tokens_are_sampled_and_brief_jobs_run_amid_a_pass_whose_gradient_stays_what_it_is(checkpointing):
+    results, sampled, ran_amid = [], [], []
     for share in (0.0, 0.5):
         with tiny_policy(engine=ENGINE, lora=LoraSettings(dropout=0.3)) as policy:
             packed = _packed(policy)
-            settings = CHUNKS.model_copy(update={"checkpointing": checkpointing})
-            under_way = UnderWay(policy, 400)
-            assert under_way.begun.wait(30)
+            assert UnderWay(policy, 400).begun.wait(30)
 
-            def learn(policy=policy, packed=packed, settings=settings):
-                torch.manual_seed(0)
-                learner = policy.learner(settings)
-                before = policy.engine.counters.sampled_tokens
-                learner.forward_backward(packed, _loss, LossInputs(torch.full((packed.term_count,), 0.1)))
-                sampled.append(policy.engine.counters.sampled_tokens - before)
-                assert not policy.model.base.training
-                return [parameter.grad.clone() for parameter in learner.parameters]
-
-            gradients.append(policy.learn(learn, share))
-    assert sampled[0] == 0
-    assert sampled[1] > 0
-    for alone, beside in zip(*gradients, strict=True):
-        torch.testing.assert_close(alone, beside, atol=1e-6, rtol=1e-4)
-
-
-def test_brief_jobs_are_done_amid_a_pass_whose_gradient_stays_what_it_is():
-    gradients, read, done_amid = [], [], []
-    for share in (0.0, 0.5):
-        with tiny_policy(engine=ENGINE) as policy:
-            packed = _packed(policy)
-
-            def other(policy=policy, packed=packed):
+            def brief(policy=policy, packed=packed):
                 add_adapter(policy.model, "other", LoraSettings(r=3), seed=1)
                 return policy.scorer("other", max_tokens=8, head_rows=8).logprobs(packed).clone()
 
-            def learn(policy=policy, packed=packed, other=other):
-                begun = []
+            def learn(policy=policy, packed=packed, brief=brief):
+                torch.manual_seed(0)
+                learner = policy.learner(CHUNKS.changed(checkpointing=checkpointing))
+                before = policy.engine.counters.sampled_tokens
+                jobs = []
 
                 def loss(inputs):
-                    if not begun:
-                        begun.append(policy._thread.submit(lambda: policy._turn(other), brief=True))
+                    if not jobs:
+                        jobs.append(policy._thread.submit(lambda: policy._turn(brief), brief=True))
                     return _loss(inputs)
 
-                learner = policy.learner(CHUNKS)
                 learner.forward_backward(packed, loss, LossInputs(torch.full((packed.term_count,), 0.1)))
-                done_amid.append(begun[0].done())
-                return [parameter.grad.clone() for parameter in learner.parameters], begun[0]
+                sampled.append(policy.engine.counters.sampled_tokens - before)
+                ran_amid.append(jobs[0].done())
+                assert not policy.model.base.training
+                return [parameter.grad.clone() for parameter in learner.parameters], jobs[0]
 
-            gradient, brief = policy.learn(learn, share)
-            gradients.append(gradient)
-            read.append(brief.result(60))
-    assert done_amid == [False, True]
-    for alone, beside in zip([*gradients[0], read[0]], [*gradients[1], read[1]], strict=True):
+            gradient, job = policy.learn(learn, share)
+            results.append([*gradient, job.result(60)])
+    assert sampled[0] == 0 < sampled[1]
+    assert ran_amid == [False, True]
+    for alone, beside in zip(*results, strict=True):
         torch.testing.assert_close(alone, beside, atol=1e-6, rtol=1e-4)
 
 
@@ -218,9 +174,7 @@ def test_a_request_under_way_goes_on_with_the_new_weights_within_the_job_that_le
         record = under_way.record
         assert record.versions[0] == 0
         assert 1 in record.versions, "between the two steps of the job"
-        tree = TokenTree()
-        tree.insert(record)
-        of_pack = pack([tree])
+        of_pack = pack_rollouts([[record]])
         scorer = policy.scorer("default", max_tokens=400, head_rows=64)
         learned = policy.run(lambda: scorer.logprobs(of_pack)).numpy()
     newest = record.versions == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,28 +75,12 @@ LONG = 1.0
 """Seconds after which every pulse has come."""
 
 
-class Timer:
-    def __init__(self, when, callback):
-        self.when = when
-        self.cancelled = False
-        self._callback = callback
-
-    def cancel(self):
-        self.cancelled = True
-
-    def run(self):
-        if not self.cancelled:
-            self._callback()
-
-
 class Clock:
     """What token streams use of an event loop; time passes when it is told to."""
 
     def __init__(self):
-        self.now = 100.0
-        self.wakes = 0
-        self._soon = []
-        self._timers = []
+        self.now, self.wakes = 100.0, 0
+        self._soon, self._timers = [], []
 
     def time(self):
         return self.now
@@ -108,7 +93,8 @@ class Clock:
         self._soon.append(callback)
 
     def call_later(self, delay, callback):
-        timer = Timer(self.now + delay, callback)
+        timer = SimpleNamespace(when=self.now + delay, run=callback)
+        timer.cancel = lambda: setattr(timer, "run", lambda: None)
         self._timers.append(timer)
         return timer
 

@@ -8,9 +8,6 @@ from .errors import PolicyError as PolicyError
 from .errors import PromptTooLongError as PromptTooLongError
 from .errors import QueueFullError as QueueFullError
 from .errors import cannot_load as cannot_load
-from .launch import Launch as Launch
-from .launch import launched as launched
-from .launch import restarted as restarted
 from .learner import Learner as Learner
 from .learner import ValueLearner as ValueLearner
 from .load import add_adapter as add_adapter
@@ -59,8 +56,11 @@ from .model_files import pull_embedded as pull_embedded
 from .model_files import resolve_model as resolve_model
 from .policy import Policy as Policy
 from .rank_group import RankGroup as RankGroup
-from .ranks import RankedPolicy as RankedPolicy
-from .ranks import follow_rank_0 as follow_rank_0
+from .ranks import Launch as Launch
+from .ranks import launched as launched
+from .ranks import restarted as restarted
+from .ranks.follower import follow_rank_0 as follow_rank_0
+from .ranks.leader import RankedPolicy as RankedPolicy
 from .settings import AdaptedModelSettings as AdaptedModelSettings
 from .settings import Dtype as Dtype
 from .settings import EngineSettings as EngineSettings

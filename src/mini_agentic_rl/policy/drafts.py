@@ -53,14 +53,6 @@ class _Rate:
     right: float = _UNTRIED
     tried: float = 1.0
 
-    @property
-    def chance(self) -> float:
-        return self.right / self.tried
-
-    def observe(self, right: int, wrong: int) -> None:
-        self.right = _FORGETTING * self.right + right
-        self.tried = _FORGETTING * self.tried + right + wrong
-
 
 @dataclass
 class PassCost:
@@ -138,7 +130,9 @@ class Drafts:
     def observe(self, guess: Guess, right: int) -> None:
         """Record that the first `right` tokens of a guess were accepted, and the next one, if any, was rejected."""
         if guess.matched:
-            self._rates[guess.matched].observe(right, int(right < len(guess.tokens)))
+            rate = self._rates[guess.matched]
+            rate.right = _FORGETTING * rate.right + right
+            rate.tried = _FORGETTING * rate.tried + right + int(right < len(guess.tokens))
 
     def _worthwhile(self, guesses: Sequence[Guess | None], budget: int) -> list[int]:
         """Return the length of each guess at which the pass yields the most tokens a second.
@@ -152,8 +146,9 @@ class Drafts:
             return lengths
         expected = float(rows)
         # The probability that all draft tokens up to each one are accepted.
+        chance_of = {matched: rate.right / rate.tried for matched, rate in self._rates.items()}
         chances = [
-            (self._rates[guess.matched].chance ** depth, index)
+            (chance_of[guess.matched] ** depth, index)
             for index, guess in enumerate(guesses)
             if guess is not None
             for depth in range(1, len(guess.tokens) + 1)

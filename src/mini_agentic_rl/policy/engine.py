@@ -175,19 +175,19 @@ class Engine:
         if self.decoding is not None:
             self.decoding.weights_changed()
 
-    def release_cache(self) -> None:
+    def release_cache(self) -> bool:
         """Free the cache's memory until the next forward pass; running sequences then recompute their keys.
 
         With recorded decode steps the memory stays, and only its contents are invalidated. On the torch thread.
+
+        Returns:
+            True if the cache held memory: there was a forward pass since the last call.
         """
+        held = self._pool.allocated
         self._scheduler.forget_keys()
         if self.decoding is None or not self.decoding.holds_recordings:
             self._pool.release()
-
-    @property
-    def holds_cache(self) -> bool:
-        """True from the first forward pass on until the cache's memory is freed."""
-        return self._pool.allocated
+        return held
 
     @property
     def sampled_tokens(self) -> int:

@@ -8,6 +8,7 @@ stay in the tree until their room is needed, the least recently used first.
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,15 +40,12 @@ class KVPool:
         device: torch.device,
     ) -> None:
         self.device = device
+        self.heads = heads
+        """Number of heads of keys and values."""
         self._heads_and_size = (heads, head_size)
         self._shape = (layers, blocks * block_size, heads * head_size)
         self._dtype = dtype
         self.release()
-
-    @property
-    def heads(self) -> int:
-        """Number of heads of keys and values."""
-        return self._heads_and_size[0]
 
     @property
     def allocated(self) -> bool:
@@ -83,22 +81,16 @@ class KVPool:
         if self.device.type != "cpu":
             keys, values = self.keys[layer].index_select(0, flat), self.values[layer].index_select(0, flat)
         else:
+            rows = flat.numel()
             # Page faults of fresh memory would cost more than reading. Layers are read one after another, so one buffer
-            # is enough.
-            keys, values = (buffer[: flat.numel()] for buffer in self._buffers(flat.numel()))
+            # is enough; it has a quarter more rows, because histories grow by a token each step.
+            if len(self._gathered[0]) < rows:
+                both = self.keys.new_empty(2, rows + rows // 4, self._shape[-1])
+                self._gathered = (both[0], both[1])
+            keys, values = (buffer[:rows] for buffer in self._gathered)
             torch.index_select(self.keys[layer], 0, flat, out=keys)
             torch.index_select(self.values[layer], 0, flat, out=values)
         return keys.view(shape), values.view(shape)
-
-    def _buffers(self, rows: int) -> tuple[Tensor, Tensor]:
-        if len(self._gathered[0]) < rows:
-            width = self._shape[-1]
-            # A quarter more, because histories grow by a token each step.
-            self._gathered = (
-                self.keys.new_empty(rows + rows // 4, width),
-                self.keys.new_empty(rows + rows // 4, width),
-            )
-        return self._gathered
 
 
 def _zeros(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -153,7 +145,7 @@ class BlockCache:
         # evicted block can no longer be found.
         self._tree: dict[Key, tuple[int, int]] = {}
         self._roots: dict[Root, int] = {}
-        self._next_node = 1
+        self._new_nodes = itertools.count(2)
 
     @property
     def available(self) -> int:
@@ -175,7 +167,7 @@ class BlockCache:
         At least one token is always left to compute: the next one is drawn from its hidden state, which is not cached.
         """
         if root not in self._roots:
-            self._roots[root] = self._new_node()
+            self._roots[root] = next(self._new_nodes)
         table = BlockTable(node=self._roots[root])
         for start in range(0, len(tokens) - self.block_size, self.block_size):
             entry = self._tree.get((table.node, tuple(tokens[start : start + self.block_size])))
@@ -193,7 +185,7 @@ class BlockCache:
         if missing > self.available:
             return False
         for _ in range(missing):
-            block = self._free.pop() if self._free else self._evict()
+            block = self._free.pop() if self._free else self._forget_block(next(iter(self._idle)))
             self._reference(block)
             table.blocks.append(block)
         return True
@@ -210,7 +202,7 @@ class BlockCache:
             published = self._tree.get(key)
             if published is None:
                 block = table.blocks[table.published]
-                table.node = self._new_node()
+                table.node = next(self._new_nodes)
                 self._tree[key] = (block, table.node)
                 self._blocks[block].key = key
             else:
@@ -250,18 +242,11 @@ class BlockCache:
     def drop_idle(self) -> None:
         """Empty the prefix tree of unreferenced blocks."""
         while self._idle:
-            self._free.append(self._evict())
-
-    def _new_node(self) -> int:
-        self._next_node += 1
-        return self._next_node
+            self._free.append(self._forget_block(next(iter(self._idle))))
 
     def _reference(self, block: int) -> None:
         self._idle.pop(block, None)
         self._blocks[block].references += 1
-
-    def _evict(self) -> int:
-        return self._forget_block(next(iter(self._idle)))
 
     def _forget_block(self, block: int) -> int:
         """Take an idle block out of the prefix tree."""

@@ -20,8 +20,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ..tokens import CompletionRecord, TokenTree, most_alive, pack
 from .head import VOCAB_BLOCK
 from .model import PolicyModel
+from .sampling_attention import GATHERED
 from .settings import Quantization
-from .static_decoding import GATHERED, READ, step_size
+from .static_decoding import READ, step_size
 
 Phase = Literal["always", "sampling", "learning"]
 

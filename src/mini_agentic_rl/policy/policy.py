@@ -131,9 +131,10 @@ class Policy:
         self.run(lambda: self.read_weights(folder, adapter))
 
     def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
-        """Load weights in place, inside of `run`."""
+        """Load weights in place, on all ranks those of rank 0. Inside of `run`."""
         load_weights(self.model, folder, adapter)
         self.weights_changed(adapter)
+        self.share_weights(adapter)
 
     def digests(self, adapter: str) -> list[str]:
         """Return a digest of the weights that are trained, of each rank. Inside of `run`."""
@@ -190,8 +191,7 @@ class Policy:
                     self._see_weights()
                     release_free_memory()
         else:
-            self._learnt_in_a_row = 0 if self.engine.holds_cache else self._learnt_in_a_row + 1
-            self.engine.release_cache()
+            self._learnt_in_a_row = 0 if self.engine.release_cache() else self._learnt_in_a_row + 1
             self.model.unpack()
             if self._learnt_in_a_row % _RELEASE_EVERY == 0:
                 release_free_memory()

@@ -124,9 +124,17 @@ def sample(logits_BV: Tensor, rows: Sequence[Row], places: Sequence[int] | None 
     places = range(len(rows)) if places is None else places
     # The implementation depends on the row's own settings, and never on its neighbours.
     quick = [i for i, row in enumerate(rows) if _is_quick(row)] if kernels.can_draw(logits_BV) else []
-    draws = dict(
-        zip(quick, _sample_quickly(logits_BV, [rows[i] for i in quick], [places[i] for i in quick]), strict=True)
-    )
+    draws: dict[int, Draw] = {}
+    if quick:
+        tokens, logprobs = kernels.draw_tokens(
+            logits_BV,
+            [places[i] for i in quick],
+            [rows[i].sampling.temperature for i in quick],
+            [uniform(rows[i].seed, rows[i].position) for i in quick],
+            [rows[i].allowed for i in quick],
+        )
+        for i, token, logprob in zip(quick, tokens, logprobs, strict=True):
+            draws[i] = Draw(token, logprob, (), _is_forced(rows[i]))
     rest = [i for i in range(len(rows)) if i not in draws]
     if rest:
         index = [places[i] for i in rest]
@@ -142,17 +150,6 @@ def _is_quick(row: Row) -> bool:
     if params.logit_bias or params.top_logprobs or row.counts is not None or row.position < params.min_tokens:
         return False
     return params.top_p >= 1 and params.top_k <= 0 and params.min_p <= 0
-
-
-def _sample_quickly(logits_BV: Tensor, rows: Sequence[Row], places: Sequence[int]) -> list[Draw]:
-    if not rows:
-        return []
-    temperatures = [row.sampling.temperature for row in rows]
-    uniforms = [uniform(row.seed, row.position) for row in rows]
-    tokens, logprobs = kernels.draw_tokens(logits_BV, places, temperatures, uniforms, [row.allowed for row in rows])
-    return [
-        Draw(token, logprob, (), _is_forced(row)) for token, logprob, row in zip(tokens, logprobs, rows, strict=True)
-    ]
 
 
 def _is_forced(row: Row) -> bool:

@@ -13,6 +13,7 @@ from itertools import groupby
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from . import kernels
@@ -107,8 +108,10 @@ def _causal_mask(new: int, slots: Tensor, window: int | None) -> Tensor:
 
 _WORTHWHILE = 64
 """Tokens that reading a run once has to save; below, the additional product costs more."""
-_GATHERED = 4096
+_GATHERED_ON_CPU = 4096
 """Tokens that are gathered at once on the CPU, so that they stay in its cache until the product reads them."""
+GATHERED = 2**16
+"""Tokens that are gathered at once on a GPU: bounds the memory of one layer's attention."""
 _ALONE = 256
 """Fixed cost of a run of a single sequence, in gathered tokens."""
 
@@ -220,7 +223,7 @@ class DecodeTables:
         # K key heads, each with the G query heads that share it.
         q_BKGD = q_HBD.view(pool.heads, heads // pool.heads, batch, size).permute(2, 0, 1, 3)
         out_BKGD, own_lse_BKG = self._over_own(pool, layer, q_BKGD, scoring)
-        if self._shared:
+        if own_lse_BKG is not None:
             # Merge the softmax of the parts: the weight of a part is exp(its log-sum-exp - that of the whole), in
             # float32, as 16 bits are too few for large sums.
             lse_BKG = own_lse_BKG.clone()
@@ -233,22 +236,26 @@ class DecodeTables:
                 out_BKGD[keys.rows].addcmul_(run_RKGD, weight_RKG[..., None].to(run_RKGD.dtype))
         return out_BKGD.permute(1, 2, 0, 3).reshape(heads, batch, size)
 
-    def _over_own(self, pool: KVPool, layer: int, q_BKGD: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor]:
+    def _over_own(self, pool: KVPool, layer: int, q_BKGD: Tensor, scoring: Scoring) -> tuple[Tensor, Tensor | None]:
         """Return attention [B, K, G, D] of each sequence over the keys that it alone reads, and its log-sum-exp
-        [B, K, G]."""
-        mask = self._own_mask(scoring.window, q_BKGD.dtype)
+        [B, K, G]; None if there are no other keys."""
+        mask_B11C = self._own_mask(scoring.window, q_BKGD.dtype)
         batch, width = self._own_BC.shape
-        # A GPU gathers all at once: many small kernels would cost more.
-        rows = max(1, _GATHERED // width) if pool.device.type == "cpu" else batch
-        parts = []
+        rows = max(1, (_GATHERED_ON_CPU if pool.device.type == "cpu" else GATHERED) // width)
+        out_BKGD = q_BKGD.new_empty(q_BKGD.shape)
+        lse_BKG = q_BKGD.new_empty(q_BKGD.shape[:-1], dtype=torch.float32) if self._shared else None
         for start in range(0, batch, rows):
             some = slice(start, start + rows)
             keys_RCKD, values_RCKD = pool.read(layer, self._own_BC[some])
-            keys_RKCD, values_RKCD = keys_RCKD.transpose(1, 2), values_RCKD.transpose(1, 2)
-            parts.append(partial_attention(q_BKGD[some], keys_RKCD, values_RKCD, mask[some], scoring))
-        if len(parts) == 1:
-            return parts[0]
-        return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts])
+            parts = (q_BKGD[some], keys_RCKD.transpose(1, 2), values_RCKD.transpose(1, 2))
+            if lse_BKG is not None or scoring.softcap is not None:
+                out_BKGD[some], lse_RKG = partial_attention(*parts, mask_B11C[some], scoring)
+                if lse_BKG is not None:
+                    lse_BKG[some] = lse_RKG
+            else:  # torch's fused attention, which returns no log-sum-exp and has no softcap
+                mask_R11C = mask_B11C[some]
+                out_BKGD[some] = F.scaled_dot_product_attention(*parts, attn_mask=mask_R11C, scale=scoring.scale)
+        return out_BKGD, lse_BKG
 
     def _over_run(
         self, pool: KVPool, layer: int, keys: SharedKeys, q_BKGD: Tensor, scoring: Scoring
@@ -268,11 +275,11 @@ class DecodeTables:
     def _own_mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """Return [B, 1, 1, C], an additive mask of the unshared keys that a new token does not see."""
         if window not in self._own_masks:
-            position_BC = self._first_B[:, None] + torch.arange(self._own_BC.shape[1], device=self._own_BC.device)
-            lengths_B1 = self._lengths_B[:, None]
-            hidden_BC = position_BC >= lengths_B1
+            place_1C = torch.arange(self._own_BC.shape[1], device=self._own_BC.device)[None, :]
+            lengths_B1 = (self._lengths_B - self._first_B)[:, None]
+            hidden_BC = place_1C >= lengths_B1
             if window is not None:
-                hidden_BC |= position_BC < lengths_B1 - window
+                hidden_BC |= place_1C < lengths_B1 - window
             self._own_masks[window] = hiding(hidden_BC, dtype)[:, None, None, :]
         return self._own_masks[window]
 

@@ -96,11 +96,6 @@ class PackedLinears:
         self._others.clear()
 
     @property
-    def used(self) -> bool:
-        """True if there are copies."""
-        return bool(self._packs)
-
-    @property
     def in_place(self) -> bool:
         """True if few rows are computed in C++."""
         return not self._resting and isinstance(next(iter(self._packs.values()), None), kernels.FewRows)

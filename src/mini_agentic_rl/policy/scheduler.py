@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import Final
 
@@ -145,6 +145,8 @@ class Scheduler:
     def _take_draws(self, segment: Segment, drawn: Sequence[Draw]) -> FinishReason | None:
         """Append the draws up to the first wrong guess; return the finish reason if the sequence ends."""
         sequence, right = segment.sequence, 0
+        sampling = sequence.request.sampling
+        reason: FinishReason | None = None
         for draw, guessed in zip(drawn, (*segment.guessed, None), strict=True):
             sequence.tokens.append(draw.token)
             if sequence.counts is not None:
@@ -152,7 +154,10 @@ class Scheduler:
             if sequence.constraint is not None:
                 sequence.constraint.advance(draw.token)
             sequence.undelivered.append(draw)
-            reason = self._finish_reason(sequence, draw.token)
+            if draw.token in sampling.stop_token_ids:
+                reason = "stop"
+            elif len(sequence.tokens) >= self._context_length or sequence.position >= sampling.max_tokens:
+                reason = "length"
             if draw.token != guessed or reason is not None:
                 break
             right += 1
@@ -195,9 +200,15 @@ class Scheduler:
             self._admit(sequence)
 
     def _next(self, most: float = math.inf) -> RunningSequence | None:
-        """Return the waiting sequence of fewer than `most` tokens whose turn it is."""
-        waiting = (sequence for sequence in self._waiting if sequence.left < most)
-        return first_in_turn(waiting, self._running, self._admitted)
+        """Return the waiting sequence of fewer than `most` tokens whose owner holds the fewest blocks; among equals the
+        one whose request has had the fewest sequences admitted, then the first."""
+        owners, requests = (_held(self._running, blocks_of, level) for level in (1, 2))
+
+        def held(sequence: RunningSequence) -> tuple[int, int, int]:
+            asker = sequence.request.asker
+            return owners[asker[:1]], requests[asker], self._admitted[asker]
+
+        return min((sequence for sequence in self._waiting if sequence.left < most), key=held, default=None)
 
     def _shortage(self, sequence: RunningSequence) -> tuple[Callable[[RunningSequence], int], int] | None:
         """Return the resource that a waiting sequence lacks: what a sequence holds of it, and the amount needed."""
@@ -327,14 +338,6 @@ class Scheduler:
         turns = self._turns
         return sorted(dict.fromkeys(adapters), key=lambda adapter: turns.index(adapter) if adapter in turns else -1)
 
-    def _finish_reason(self, sequence: RunningSequence, token: int) -> FinishReason | None:
-        if token in sequence.request.sampling.stop_token_ids:
-            return "stop"
-        full = len(sequence.tokens) >= self._context_length
-        if full or sequence.position >= sequence.request.sampling.max_tokens:
-            return "length"
-        return None
-
     def _drop_cancelled(self) -> None:
         for sequence in [s for s in self._running if s.cancelled]:
             self._release(sequence)
@@ -388,23 +391,6 @@ _ONE: Final = 8
 def blocks_of(sequence: RunningSequence) -> int:
     """Return the number of cache blocks that a running sequence holds."""
     return len(sequence.table.blocks)
-
-
-def first_in_turn(
-    waiting: Iterable[RunningSequence], running: Sequence[RunningSequence], admitted: Mapping[Asker, int]
-) -> RunningSequence | None:
-    """Return the waiting sequence whose owner holds the fewest blocks; among equals the one whose request has had the
-    fewest sequences admitted, then the first."""
-    owners, requests = (_held(running, blocks_of, level) for level in (1, 2))
-    return min(
-        waiting,
-        key=lambda each: (
-            owners[each.request.asker[:1]],
-            requests[each.request.asker],
-            admitted.get(each.request.asker, 0),
-        ),
-        default=None,
-    )
 
 
 def greediest(

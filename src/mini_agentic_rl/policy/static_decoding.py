@@ -23,13 +23,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from .attention import Scoring, hiding, partial_attention
 from .kv_cache import KVPool
 from .machine import fill
 from .model import PolicyModel
+from .sampling_attention import DecodeTables, PagedTables
 from .step_batch import Places, StepPlan, places_of_rows, rows_of, twin_copies
 
 logger = logging.getLogger(__name__)
@@ -73,8 +72,6 @@ class CudaGraphs:
 
 READ: Final = 2**18
 """Tokens of cached history, rows times width, up to which a step runs over fixed buffers."""
-GATHERED: Final = 2**16
-"""Tokens of cached history that are gathered at once: bounds the memory of one layer's attention."""
 _UNIT: Final = 64
 """A width is a multiple of so many tokens, or of one block if that is more: fused attention needs aligned rows."""
 _KEPT: Final = 128
@@ -132,46 +129,6 @@ def _filled(size: StepSize, of_rows: Sequence[list[int]], blocks: Sequence[list[
         table[: len(held)] = held
     tables[len(blocks) :] = tables[0]
     return flat
-
-
-class _StaticTables:
-    """Attention of R rows, each over its own C slots, as far as its position."""
-
-    def __init__(
-        self, pool: KVPool, positions_R: Tensor, new_slots_R: Tensor, sources_R: Tensor, slots_RC: Tensor
-    ) -> None:
-        self._pool, self._positions_R = pool, positions_R
-        self._new_slots_R, self._sources_R, self._slots_RC = new_slots_R, sources_R, slots_RC
-        self._masks: dict[int | None, Tensor] = {}
-
-    def attend(self, layer: int, q_HTD: Tensor, k_HTD: Tensor, v_HTD: Tensor, scoring: Scoring) -> Tensor:
-        heads, rows, size = q_HTD.shape
-        keys, values = k_HTD.transpose(0, 1)[self._sources_R], v_HTD.transpose(0, 1)[self._sources_R]
-        self._pool.write(layer, self._new_slots_R, keys, values)
-        q_RKGD = q_HTD.reshape(self._pool.heads, -1, rows, size).permute(2, 0, 1, 3)
-        mask_R11C = self._mask(scoring.window, q_HTD.dtype)
-        out_RHD = q_HTD.new_empty(rows, heads, size)
-        together = max(1, GATHERED // self._slots_RC.shape[1])
-        for start in range(0, rows, together):
-            some = slice(start, start + together)
-            keys_RCKD, values_RCKD = self._pool.read(layer, self._slots_RC[some])
-            parts = (q_RKGD[some], keys_RCKD.transpose(1, 2), values_RCKD.transpose(1, 2))
-            if scoring.softcap is None:
-                out = F.scaled_dot_product_attention(*parts, attn_mask=mask_R11C[some], scale=scoring.scale)
-            else:  # torch's fused attention has no softcap
-                out = partial_attention(*parts, mask_R11C[some], scoring)[0]
-            out_RHD[some] = out.reshape(-1, heads, size)
-        return out_RHD
-
-    def _mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        if window not in self._masks:
-            at_R1 = self._positions_R[:, None]
-            position_1C = torch.arange(self._slots_RC.shape[1], device=at_R1.device)[None, :]
-            hidden_RC = position_1C > at_R1
-            if window is not None:
-                hidden_RC |= position_1C <= at_R1 - window
-            self._masks[window] = hiding(hidden_RC, dtype)[:, None, None, :]
-        return self._masks[window]
 
 
 _Key = tuple[str | None, StepSize]
@@ -267,7 +224,8 @@ class DecodeRunner:
         blocks_RN = numbers[4 * rows :].view(rows, size.blocks)
         offsets = torch.arange(self._block_size, device=blocks_RN.device)
         slots_RC = (blocks_RN[:, :, None] * self._block_size + offsets).view(rows, -1)
-        tables = _StaticTables(self._pool, positions_R, slots_R, sources_R, slots_RC)
+        decode = DecodeTables([], slots_RC, torch.zeros_like(positions_R), positions_R + 1)
+        tables = PagedTables(self._pool, slots_R, sources_R, [], decode)
         hidden_RM = self._model.hidden(tokens_R, positions_R, tables)
         if not self._hidden_RM.numel():  # the first result gives the width and the type
             self._hidden_RM = hidden_RM.new_zeros(self._most_rows, hidden_RM.shape[1])

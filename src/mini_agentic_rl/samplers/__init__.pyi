@@ -6,5 +6,4 @@ from .policy_sampler import PolicySampler as PolicySampler
 from .policy_sampler import TokenStreams as TokenStreams
 from .pool import SamplerPool as SamplerPool
 from .pool import make_sampler as make_sampler
-from .replica import Parity as Parity
 from .replica import ParityError as ParityError

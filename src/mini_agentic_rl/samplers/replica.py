@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -54,44 +55,6 @@ class ParityError(UserError):
     """The log-probabilities of a server and those of the learner differ."""
 
 
-@dataclass(frozen=True)
-class Parity:
-    """Mean absolute differences (nats) between a server's log-probabilities and those of the learner."""
-
-    tokens: int
-    """Number of tokens that were compared."""
-    difference: float
-    """Difference at the sampling temperature."""
-    before_temperature: float
-    """Difference from the learner's log-probabilities at temperature 1."""
-    without_adapter: float | None
-    """Difference from those of the bare model; None if no adapter was used."""
-
-    def cause(self, bound: float) -> str | None:
-        """Return what is wrong with the server; None if the difference is within rounding.
-
-        Args:
-            bound: mean difference that counts as rounding (nats).
-        """
-        if self.difference <= _FLOOR:
-            return None
-        if self.before_temperature < _BETTER * self.difference:
-            return (
-                "its log-probabilities are those before the temperature: start vLLM with "
-                "--logprobs-mode processed_logprobs (SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB)"
-            )
-        if self.without_adapter is not None and self.without_adapter < _BETTER * self.difference:
-            return "it samples without the adapter: its numbers are those of the bare model"
-        if self.difference <= bound:
-            return None
-        if self.difference >= _OTHER_MODEL:
-            return "it serves another base model, or other weights of it"
-        return (
-            "check the number format of the server (--dtype), the adapter that it applies, and its prefix cache, which "
-            "may hold keys of older weights; or raise `parity_bound`"
-        )
-
-
 @dataclass(eq=False)
 class Publication:
     """One version of an adapter on the servers. The default is the bare model, which servers are started with."""
@@ -128,8 +91,8 @@ class Replica:
         self.well = False
         self.loaded: set[str] = set()
         """Names of the adapters that it has loaded."""
-        self.parity: Parity | None = None
-        """Its last comparison with the learner."""
+        self.difference = math.inf
+        """Mean difference (nats) of its log-probabilities from the learner's, as last compared; at first infinite."""
         self.in_flight = 0
         """Number of requests that it is answering."""
         self._readers: set[asyncio.Task[None]] = set()
@@ -216,15 +179,39 @@ class Probe:
             RequestRefusedError: the server refuses.
         """
         records = await asyncio.gather(*(self._sample(replica, publication, ids, silence) for ids in self._prompts))
-        parity = replica.parity = await self._compare(records, publication.adapter)
-        cause = parity.cause(self.bound)
-        if cause is not None:
-            weights = "the bare model" if publication.adapter is None else f"version {publication.version}"
-            raise ParityError(
-                f"the server {replica.url} does not sample {weights} as it is learnt (log-probabilities differ by "
-                f"{parity.difference:.3g} on average over {parity.tokens} tokens): {cause}",
-                setting="sampler",
+        sampled = np.concatenate([record.logprobs for record in records])
+        adapter = publication.adapter
+
+        async def difference_from(temperature: float, adapter: str | None) -> float:
+            """Return the mean absolute difference (nats) from what the learner computes."""
+            at_temperature = [replace(record, temperature=temperature) for record in records]
+            return float(np.abs(await self._logprobs(at_temperature, adapter) - sampled).mean())
+
+        difference = replica.difference = await difference_from(_TEMPERATURE, adapter)
+        if difference <= _FLOOR:
+            return
+        if await difference_from(1.0, adapter) < _BETTER * difference:
+            cause = (
+                "its log-probabilities are those before the temperature: start vLLM with "
+                "--logprobs-mode processed_logprobs (SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB)"
             )
+        elif adapter is not None and await difference_from(_TEMPERATURE, None) < _BETTER * difference:
+            cause = "it samples without the adapter: its numbers are those of the bare model"
+        elif difference <= self.bound:
+            return
+        elif difference >= _OTHER_MODEL:
+            cause = "it serves another base model, or other weights of it"
+        else:
+            cause = (
+                "check the number format of the server (--dtype), the adapter that it applies, and its prefix cache, "
+                "which may hold keys of older weights; or raise `parity_bound`"
+            )
+        weights = "the bare model" if adapter is None else f"version {publication.version}"
+        raise ParityError(
+            f"the server {replica.url} does not sample {weights} as it is learnt (log-probabilities differ by "
+            f"{difference:.3g} on average over {sampled.size} tokens): {cause}",
+            setting="sampler",
+        )
 
     async def _sample(
         self, replica: Replica, publication: Publication, prompt_ids: tuple[int, ...], silence: float
@@ -244,21 +231,6 @@ class Probe:
             output_ids=np.array([token for delta in deltas for token in delta.token_ids], np.int64),
             logprobs=np.array([logprob for delta in deltas for logprob in delta.logprobs], np.float32),
             temperature=_TEMPERATURE,
-        )
-
-    async def _compare(self, records: Sequence[CompletionRecord], adapter: str | None) -> Parity:
-        """Compare tokens that were sampled with `adapter` with what the learner computes."""
-        sampled = np.concatenate([record.logprobs for record in records])
-        at_1 = [replace(record, temperature=1.0) for record in records]
-
-        async def difference(records: Sequence[CompletionRecord], adapter: str | None) -> float:
-            return float(np.abs(await self._logprobs(records, adapter) - sampled).mean())
-
-        return Parity(
-            tokens=int(sampled.size),
-            difference=await difference(records, adapter),
-            before_temperature=await difference(at_1, adapter),
-            without_adapter=None if adapter is None else await difference(records, None),
         )
 
     async def _logprobs(self, records: Sequence[CompletionRecord], adapter: str | None) -> npt.NDArray[np.float32]:

@@ -23,15 +23,14 @@ from ...errors import UserError
 from ...processes import deferred_interrupt
 from ...tokens import TokenDelta, TokenRequest
 from ..errors import PolicyError, first_line
-from ..launch import Launch
 from ..learner import Learner
 from ..policy import Policy
 from ..settings import EngineSettings, RankSettings
 from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
 from ..tree_pass import Scorer
-from .channel import Channel, end_later
-from .rendezvous import RankLostError, device_of, join_group, load_on_rank, meet
+from . import Launch
+from .rendezvous import Channel, RankLostError, device_of, end_later, join_group, load_on_rank, meet
 
 logger = logging.getLogger(__name__)
 

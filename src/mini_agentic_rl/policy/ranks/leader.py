@@ -19,7 +19,6 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
@@ -28,7 +27,6 @@ from transformers import PreTrainedModel
 from ...tokens import TokenDelta, TokenRequest
 from ..engine import Engine, EngineCounters
 from ..errors import PolicyError, QueueFullError
-from ..launch import Launch
 from ..learner import Learner, ValueLearner
 from ..model import DEFAULT_ADAPTER, PolicyModel
 from ..policy import Policy
@@ -37,8 +35,17 @@ from ..settings import EngineSettings, LearnerSettings, RankSettings, ValueSetti
 from ..step_batch import RunningSequence
 from ..torch_thread import TorchThread
 from ..tree_pass import Scorer
-from .channel import CLOSE_SECONDS, Channel, end_later
-from .rendezvous import RankLostError, device_of, join_group, load_on_rank, meet
+from . import Launch
+from .rendezvous import (
+    CLOSE_SECONDS,
+    Channel,
+    RankLostError,
+    device_of,
+    end_later,
+    join_group,
+    load_on_rank,
+    meet,
+)
 
 T = TypeVar("T")
 
@@ -393,10 +400,6 @@ class RankedPolicy(Policy):
 
     def scorer(self, adapter: str | None, *, max_tokens: int, head_rows: int) -> Scorer:
         return RankedScorer(self.followers, self.model, adapter, max_tokens=max_tokens, head_rows=head_rows)
-
-    def read_weights(self, folder: Path, adapter: str = DEFAULT_ADAPTER) -> None:
-        super().read_weights(folder, adapter)
-        self.share_weights(adapter)
 
     def check_agreement(self) -> None:
         """Check that all ranks have the same weights. Inside of a turn.
