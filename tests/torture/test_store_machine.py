@@ -40,16 +40,8 @@ def nested(depth: int) -> list[Any]:
 
 
 ODD = [
-    *(
-        "",
-        "a\x00b",
-        "\ud800",
-        "\x1b[2J",
-        "🙂" * 1000,
-        "%_\\'\"; DROP TABLE agl_rollouts; --",
-        "../../etc/passwd",
-        "x" * 2**20,
-    ),
+    *("", "a\x00b", "\ud800", "\x1b[2J", "🙂" * 1000, "../../etc/passwd", "x" * 2**20),
+    "%_\\'\"; DROP TABLE agl_rollouts; --",
     *(0, -0.0, 2**53, 2**63, -(2**63) - 1, 2**70, 10**4000, 1e308, 5e-324, math.nan, math.inf, -math.inf),
     *(True, None, [], {}, {"": None}, {"a": {"$where": "1"}, "b.c": 1, "$set": 2}, nested(60), nested(900)),
     *(["x"] * 50_000, {str(n): n for n in range(20_000)}),
