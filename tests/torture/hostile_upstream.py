@@ -1,4 +1,4 @@
-"""A server of others that sends whatever bytes it is told to, and 1,000 answers that no decent server gives."""
+"""An upstream that sends any bytes, and the answers that no decent server gives."""
 
 from __future__ import annotations
 
@@ -136,10 +136,10 @@ def _mutated(draw: random.Random, value: Any, depth: int = 0) -> Any:
     if draw.random() < 0.12:
         return draw.choice(_NOISE)
     if isinstance(value, dict):
-        kept = {name: _mutated(draw, one, depth + 1) for name, one in value.items() if draw.random() > 0.05}
+        kept = {name: _mutated(draw, part, depth + 1) for name, part in value.items() if draw.random() > 0.05}
         return kept | ({draw.choice(["x", "index", "error", "content"]): draw.choice(_NOISE)} if depth == 0 else {})
     if isinstance(value, list):
-        return [_mutated(draw, one, depth + 1) for one in value] * draw.choice([1, 1, 1, 0, 2])
+        return [_mutated(draw, part, depth + 1) for part in value] * draw.choice([1, 1, 1, 0, 2])
     return value
 
 

@@ -141,7 +141,7 @@ def _sft(model: str, folder: Path) -> None:
         *("sft", "--model", model, "--output-dir", str(folder), "--num-epochs", "50", "--batch-size", "1"),
         *("--logging-steps", "1", "--max-samples", "40", "--checkpoint-every", "100000"),
     )
-    assert read_json(_newest_checkpoint(folder) / "trainer_state.json")["global_step"] >= 1
+    assert read_json(_newest_checkpoint(folder) / "trainer_state.json")["step"] >= 1
 
 
 def _stop_training(*words: str) -> None:

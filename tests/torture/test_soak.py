@@ -57,8 +57,8 @@ class Seen:
 
 def request(rng: random.Random, model: str) -> dict[str, Any]:
     """Return a request: mostly sound, short or long, now and then one that has to be refused."""
-    said = " ".join(rng.choices(["Count", "to", "ten", "é", "🙂", "<|im_end|>", "{", "x" * 50], k=rng.randint(1, 30)))
-    messages = [{"role": "user", "content": said}]
+    text = " ".join(rng.choices(["Count", "to", "ten", "é", "🙂", "<|im_end|>", "{", "x" * 50], k=rng.randint(1, 30)))
+    messages = [{"role": "user", "content": text}]
     body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": rng.randint(1, 24), "stream": True}
     body |= rng.choice([{}, {}, {}, {"temperature": 0.0}, {"logprobs": True}, {"n": 2}, {"stop": ["a"]}, {"seed": 7}])
     if rng.random() < 0.05:

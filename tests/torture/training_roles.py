@@ -52,7 +52,7 @@ class NotingGRPO(MiniGRPO):
 async def talk(task: Any, llm: Any, rollout: Any) -> float:
     """Call the model twice in one conversation."""
     messages: list[Any] = [{"role": "user", "content": task["word"]}]
-    async with AsyncOpenAI(api_key=llm.api_key, base_url=llm.endpoint, max_retries=20, timeout=600) as client:
+    async with AsyncOpenAI(api_key=llm.api_key or "none", base_url=llm.endpoint, max_retries=20, timeout=600) as client:
         for _ in range(2):
             reply = await client.chat.completions.create(model=llm.model, messages=messages, **llm.sampling_parameters)
             content = reply.choices[0].message.content or ""
