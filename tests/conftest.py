@@ -41,8 +41,9 @@ def pytest_collection_finish():
 
 _LONG = (
     "recipes/test_sql_training.py",
+    "store/test_properties.py",
+    "store/test_concurrency.py",
     "jobs/test_interrupt.py",
-    "gateway/constraints/test_bounds.py",
     "policy/test_ranks_that_go.py",
     "samplers/test_pool.py",
     "platform/test_without_posix.py",
@@ -50,7 +51,6 @@ _LONG = (
     "examples/test_examples.py",
     "jobs/test_bad_input.py",
     "execution/test_client_server_strategy.py",
-    "algorithm/test_loop.py",
     "algorithm/test_ppo.py",
     "integrations/trl/test_trl_backend.py",
     "post_training/test_sft.py",

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from pages.conftest import here, small_cache
-from pages.test_tutorial_langchain import follow
+from pages.test_trained_agents import follow_langchain
 
 from .training import check_training
 
@@ -39,4 +39,4 @@ def test_an_example_trains_two_steps(name, calling_folder, tasks_file, tmp_path,
 
 
 def test_the_langchain_tutorial_leads_to_an_agent_that_is_used(here):
-    follow(here)
+    follow_langchain(here)

@@ -50,14 +50,14 @@ class Line:
 
         Args:
             added: options after those of the page, which win: small sizes.
-            replace: words of the line, or parts of them, to what stands for them here.
+            replace: words of the line, or parts of them, to others.
             typed: standard input.
 
         Raises:
             AssertionError: the command fails, or the line does not hold a text that is replaced.
         """
-        status, printed, told = run_words([*self._changed(replace or {}), *map(str, added)], typed=typed)
-        assert status == 0, f"{self}\nstatus {status}\n{printed}\n{told}"
+        status, printed, errors = run_words([*self._changed(replace or {}), *map(str, added)], typed=typed)
+        assert status == 0, f"{self}\nstatus {status}\n{printed}\n{errors}"
         return printed
 
     def serve(self, read: Callable[[], None], *, port: int, replace: Mapping[str, str] | None = None) -> str:
@@ -70,11 +70,11 @@ class Line:
             AssertionError: the server ends before it answers.
         """
         words = self._changed(replace or {})
-        given = words.index("--port") if "--port" in words else len(words)
-        words[given : given + 2] = ["--port", str(port)]
+        place = words.index("--port") if "--port" in words else len(words)
+        words[place : place + 2] = ["--port", str(port)]
         with _reading(read, port):
-            status, printed, told = run_words(words)
-        assert status in (0, 130), f"{self}\nstatus {status}\n{printed}\n{told}"
+            status, printed, errors = run_words(words)
+        assert status in (0, 130), f"{self}\nstatus {status}\n{printed}\n{errors}"
         return printed
 
     def _changed(self, replace: Mapping[str, str]) -> list[str]:
@@ -86,27 +86,35 @@ class Line:
 
 
 def page_lines(page: str) -> list[Line]:
-    """Return the command lines of the ```bash blocks of a page; what is continued on the next line is one."""
-    texts = [text.replace("\\\n", " ") for _, text in fenced_blocks(page, "bash")]
-    return [_line(page, text) for block in texts for text in _unquoted_lines(block) if shlex.split(text, comments=True)]
+    """Return the command lines of the ```bash blocks of a page; a continued line, or an open quotation, is one."""
+    lines = []
+    for _, block in fenced_blocks(page, "bash"):
+        text = ""
+        for part in block.replace("\\\n", " ").splitlines():
+            text = f"{text}\n{part}" if text else part
+            try:
+                words = shlex.split(text, comments=True)
+            except ValueError:  # a quotation is open
+                continue
+            if words:
+                lines.append(_line(page, text))
+            text = ""
+        assert not text, f"a quotation is not closed: {text}"
+    return lines
 
 
 def inline_commands(page: str) -> list[Line]:
     """Return the commands and scripts that the text of a page names between backticks, as far as they are written."""
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    found = [" ".join(match[1].split()).replace("…", "") for match in _INLINE.finditer(text)]
-    return [_line(page, command) for command in dict.fromkeys(found)]
+    commands = [" ".join(match[1].split()).replace("…", "") for match in _INLINE.finditer(text)]
+    return [_line(page, command) for command in dict.fromkeys(commands)]
 
 
 def shell_line(page: str, part: str) -> Line:
-    """Return the only line of a page's ```bash blocks that holds `part`.
-
-    Raises:
-        AssertionError: there is none, or more than one.
-    """
-    found = [line for line in page_lines(page) if part in line.text]
-    assert len(found) == 1, f"{page}: {len(found)} command lines hold {part!r}; a test is about one of them"
-    return found[0]
+    """Return the only line of a page's ```bash blocks that holds `part`."""
+    lines = [line for line in page_lines(page) if part in line.text]
+    assert len(lines) == 1, f"{page}: {len(lines)} command lines hold {part!r}; a test is about one of them"
+    return lines[0]
 
 
 def run_words(words: Sequence[str], *, typed: str = "") -> tuple[int, str, str]:
@@ -129,24 +137,10 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def _unquoted_lines(block: str) -> Iterator[str]:
-    """Give the lines of a block, one with an open quotation together with those that it goes on in."""
-    kept = ""
-    for line in block.splitlines():
-        kept = f"{kept}\n{line}" if kept else line
-        try:
-            shlex.split(kept, comments=True)
-        except ValueError:
-            continue
-        yield kept
-        kept = ""
-    assert not kept, f"a quotation is not closed: {kept}"
-
-
 def _line(page: str, text: str) -> Line:
     words = shlex.split(text, comments=True)
-    exported = words[:1] == ["export"]
-    words = words[exported:]
+    if words[:1] == ["export"]:
+        del words[0]
     variables = {}
     while words and _ASSIGNMENT.match(words[0]):
         name, _, value = words.pop(0).partition("=")
@@ -156,6 +150,7 @@ def _line(page: str, text: str) -> Line:
 
 def _run_script(words: Sequence[str], typed: str) -> tuple[int, str, str]:
     """Run a script of the repository, where no data set is to be had from the Hub."""
+    status = 0
     with (
         patch.object(sys, "argv", list(words)),
         patch.object(sys, "stdin", io.StringIO(typed)),
@@ -167,17 +162,13 @@ def _run_script(words: Sequence[str], typed: str) -> tuple[int, str, str]:
         try:
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")
         except SystemExit as ended:
-            return int(ended.code or 0), out.getvalue(), err.getvalue()
-    return 0, out.getvalue(), err.getvalue()
+            status = int(ended.code or 0)
+    return status, out.getvalue(), err.getvalue()
 
 
 def _curl(words: Sequence[str]) -> str:
-    """Return the body of the answer to a request, written as for curl, with `-d` and `-H`.
-
-    Raises:
-        AssertionError: an option is another one, or the answer is an error.
-    """
-    rest, headers, data, urls = list(words), {"content-type": "application/x-www-form-urlencoded"}, None, []
+    """Return the body of the answer to a request, written as for curl with `-d` and `-H`."""
+    rest, headers, data, url = list(words), {"content-type": "application/x-www-form-urlencoded"}, None, ""
     while rest:
         word = rest.pop(0)
         if word == "-H":
@@ -187,8 +178,8 @@ def _curl(words: Sequence[str]) -> str:
             data = rest.pop(0)
         else:
             assert not word.startswith("-"), f"curl {word}: tests know -d and -H"
-            urls.append(word if "://" in word else f"http://{word}")
-    (url,) = urls
+            assert not url, words
+            url = word if "://" in word else f"http://{word}"
     answer = httpx.request("GET" if data is None else "POST", url, content=data, headers=headers, timeout=60)
     assert answer.is_success, f"{url}: {answer.status_code} {answer.text}"
     return answer.text
@@ -205,11 +196,9 @@ def _reading(read: Callable[[], None], port: int) -> Iterator[None]:
     ended = threading.Event()
 
     def follow() -> None:
-        while not _answers(port):
-            if ended.wait(0.05):
-                problems.append(AssertionError("the server ended before it answered"))
-                return
         try:
+            while not _answers(port):
+                assert not ended.wait(0.05), "the server ended before it answered"
             read()
         except BaseException as problem:
             problems.append(problem)

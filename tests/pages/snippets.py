@@ -1,7 +1,7 @@
 """The Python blocks of README and docs/, what tests claim of them, and running them.
 
 A test names the block that it is about with `python_block(page, part)` and runs it with `Block.run`. Every block has to
-be named by a test: see `test_every_block_has_a_claim.py`.
+be named by a test: see `test_command_lines.py`.
 """
 
 from __future__ import annotations
@@ -9,34 +9,37 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import json
 import re
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mini_agentic_rl.policy import load_model
+
 ROOT = Path(__file__).resolve().parents[2]
 
 CLAIMED: list[Block] = []
-"""What `python_block` was asked for, in all modules that have been imported."""
+"""The blocks of `python_block` in all modules that have been imported."""
 
 
 def page_names() -> list[str]:
     """Return README and every page of docs/, by their paths from the root; Chinese pages hold the blocks of these."""
-    found = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
-    return ["README.md", *(path for path in found if not path.endswith(".zh.md"))]
+    paths = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    return ["README.md", *(path for path in paths if not path.endswith(".zh.md"))]
 
 
 def fenced_blocks(page: str, language: str) -> list[tuple[int, str]]:
     """Return the blocks of a page that are marked with a language: the line of each, from 1, and its text."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
-        (text.count("\n", 0, found.start()) + 1, found[2])
-        for found in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-        if found[1] == language
+        (text.count("\n", 0, match.start()) + 1, match[2])
+        for match in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        if match[1] == language
     ]
 
 
@@ -45,6 +48,21 @@ def python_block(page: str, part: str) -> Block:
     block = Block(page, part)
     CLAIMED.append(block)
     return block
+
+
+def complete_run(folder: Path) -> dict[str, Any]:
+    """Return the summary of a run of one step that left all files a page may name.
+
+    Raises:
+        AssertionError: a file is missing, or there was not one step between the first measurement and the last.
+    """
+    for name in ("config.json", "metrics.jsonl", "report.html", "rollouts.db"):
+        assert (folder / name).is_file(), name
+    load_model(str(folder / "adapter"))
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    assert summary["steps"] == 1
+    assert (summary["accuracy"][0]["name"], summary["accuracy"][-1]["name"]) == ("before", "after RL")
+    return summary
 
 
 @dataclass
@@ -64,29 +82,11 @@ class Block:
     part: str
 
     @property
-    def line(self) -> int:
-        """The line of the page that the block begins on."""
-        return self._found()[0]
-
-    @property
     def text(self) -> str:
-        """The block as it stands in the page."""
-        return self._found()[1]
-
-    def _found(self) -> tuple[int, str]:
-        found = [block for block in fenced_blocks(self.page, "python") if self.part in block[1]]
-        assert len(found) == 1, (
-            f"{self.page}: {len(found)} Python blocks hold {self.part!r}; a test is about one of them"
-        )
-        return found[0]
-
-    def changed(self, replace: Mapping[str, str]) -> str:
-        """Return the block with these texts replaced, each of which it has to hold."""
-        text = self.text
-        for old, new in replace.items():
-            assert old in text, f"{self.page}:{self.line}: a test replaces {old!r}, which is not there"
-            text = text.replace(old, new)
-        return text
+        """The block as the page shows it."""
+        texts = [text for _, text in fenced_blocks(self.page, "python") if self.part in text]
+        assert len(texts) == 1, f"{self.page}: {len(texts)} Python blocks hold {self.part!r}; a test is about one"
+        return texts[0]
 
     def run(
         self, replace: Mapping[str, str] | None = None, *, before: str = "", given: Mapping[str, Any] | None = None
@@ -96,16 +96,20 @@ class Block:
         A comment behind an expression that is a Python value, such as `# [1.2]`, has to be what the expression gives.
 
         Args:
-            replace: texts of the block to what stands for them: small sizes, addresses of servers that are there.
+            replace: texts of the block, each of which it has to hold, to others: small sizes, addresses of servers.
             before: code that the page leaves to the reader, such as imports.
             given: names that the block may use.
 
         Raises:
             AssertionError: the block is not there, or a value is not the one in its comment.
         """
+        source = self.text
+        for old, new in (replace or {}).items():
+            assert old in source, f"{self.page}: a test replaces {old!r} in the block with {self.part!r}"
+            source = source.replace(old, new)
+        source = f"{before}\n{source}"
         ran = Ran(names={"__name__": "page", **(given or {})})
-        source = f"{before}\n" + self.changed(replace or {})
-        said = _values_in_comments(source)
+        expected = _values_in_comments(source)
         with contextlib.redirect_stdout(io.StringIO()) as out:
             for statement in ast.parse(source).body:
                 if not isinstance(statement, ast.Expr):
@@ -113,20 +117,17 @@ class Block:
                     continue
                 value = eval(compile(ast.Expression(statement.value), self.page, "eval"), ran.names)
                 ran.values.append(value)
-                if statement.end_lineno in said:
-                    expected = said[statement.end_lineno]
-                    assert value == pytest.approx(expected), f"{self.page}:{self.line}: says {expected}, gives {value}"
+                if statement.end_lineno in expected:
+                    assert value == pytest.approx(expected[statement.end_lineno]), f"{self.page}: {self.part}"
         ran.printed = out.getvalue()
         return ran
 
 
 def _values_in_comments(source: str) -> dict[int, Any]:
     """Return the comments that are Python values, by their line."""
-    return dict(_literals(source))
-
-
-def _literals(source: str) -> Iterator[tuple[int, Any]]:
+    values = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             with contextlib.suppress(ValueError, SyntaxError):
-                yield token.start[0], ast.literal_eval(token.string.removeprefix("#").strip())
+                values[token.start[0]] = ast.literal_eval(token.string.removeprefix("#").strip())
+    return values

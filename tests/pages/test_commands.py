@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
+from pathlib import Path
 
 import pytest
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mini_agentic_rl.policy import embedded_path, load_model
-from mini_agentic_rl.store import SqlLightningStore
 from pages.shell import free_port, run_words, shell_line
 from pages.snippets import ROOT
 
@@ -24,26 +23,24 @@ RL = (
 )
 
 
-def asked(url: str, path: str, body: dict) -> dict:
-    status, printed, told = run_words(["curl", f"{url}/{path}", "-d", json.dumps(body)])
-    assert status == 0, told
+def post(port: int, path: str, body: dict) -> dict:
+    status, printed, errors = run_words(["curl", f"http://127.0.0.1:{port}/{path}", "-d", json.dumps(body)])
+    assert status == 0, errors
     return json.loads(printed)
+
+
+def raw_preferences(folder: Path, count: int) -> None:
+    rows = [{"question": f"Is {n} even?", "response_j": "yes" * (1 + n), "response_k": "no"} for n in range(count)]
+    (folder / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def base_of(folder) -> str:
     return json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
 
 
-def files_of_a_run() -> list[str]:
-    """Return the first column of the table of the run folder."""
-    table = (ROOT / COMMANDS).read_text(encoding="utf-8").partition("## The run folder")[2].partition("\n## ")[0]
-    return re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
-
-
 def test_the_whole_path_from_imitation_to_one_merged_model(here):
     out = here / "outputs"
-    raw = [{"question": f"Is {n} even?", "response_j": "yes" * (1 + n), "response_k": "no"} for n in range(8)]
-    (here / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in raw))
+    raw_preferences(here, 8)
 
     shell_line(POST_TRAINING, "sft --dataset arithmetic --max-samples").run(*SMALL)
     assert "8 of 8 records written" in shell_line(POST_TRAINING, "convert-dpo --input raw.jsonl").run()
@@ -57,7 +54,8 @@ def test_the_whole_path_from_imitation_to_one_merged_model(here):
     assert base_of(out / "rl/adapter") == str(embedded_path())
     (out / "rl/report.html").unlink()
     shell_line(COMMANDS, "report outputs/math-agent").run(replace={"outputs/math-agent": "outputs/rl"})
-    names = files_of_a_run()
+    table = (ROOT / COMMANDS).read_text(encoding="utf-8").partition("## The run folder")[2].partition("\n## ")[0]
+    names = re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
     assert len(names) == 8
     for name in names:
         assert list((out / "rl").glob(name.rstrip("/").replace("_N", "_*"))), name
@@ -85,11 +83,9 @@ def judge_answers() -> None:
         for path in ("score -d", "score-pair -d"):
             line = shell_line(page, f"curl localhost:8001/{path}")
             answers[path] = json.loads(line.run(replace={"localhost:8001": f"127.0.0.1:{port}"}))
-        for path in ("score", "score-pair"):
-            one = (
-                {"prompt": "q", "response": "a"} if path == "score" else {"prompt": "q", "chosen": "a", "rejected": "b"}
-            )
-            answers[f"{path}/batch"] = asked(f"http://127.0.0.1:{port}", f"{path}/batch", {"items": [one, one]})
+        answers["score/batch"] = post(port, "score/batch", {"items": [{"prompt": "q", "response": "a"}] * 2})
+        pair = {"prompt": "q", "chosen": "a", "rejected": "b"}
+        answers["score-pair/batch"] = post(port, "score-pair/batch", {"items": [pair] * 2})
 
     shell_line(POST_TRAINING, "score-server --model outputs/judge").serve(read, port=port)
     assert set(answers["score -d"]) == {"score", "tokens", "truncated"}
@@ -124,42 +120,6 @@ def test_a_run_is_repeated_from_its_settings_measured_and_talked_to(here):
     assert "peak" in planned.lower()
 
 
-def test_raw_preferences_are_converted_with_a_report(here):
-    (here / "raw.jsonl").write_text('{"prompt": "q", "chosen": "a", "rejected": "b"}\nbroken\n')
-    printed = shell_line("docs/datasets.md", "convert-dpo --input raw.jsonl").run()
-    assert "1 of 2 records written" in printed
-    report = json.loads((here / "report.json").read_text())
-    assert report["dropped"]["not valid JSON"]["count"] == 1
-    load = ["agl", "dataset", "converted.jsonl", "--form", "preference", "--split", "all"]
-    assert "1 example of the form preference" in run_words(load)[1]
-
-
-def test_a_store_is_served_and_looked_into(here):
-    port, found = free_port(), {}
-
-    async def fill() -> None:
-        store = SqlLightningStore(here / "runs/store.db")
-        bad = await store.start_rollout({"question": "1 + 2"}, worker_id="worker-1")
-        await store.update_attempt(bad.rollout_id, "latest", status="failed", metadata={"error": "KeyError"})
-        found["id"] = bad.rollout_id
-        await store.close()
-
-    (here / "runs").mkdir()
-    asyncio.run(fill())
-    listed = shell_line(COMMANDS, "agl rollouts list --store runs/store.db").run()
-    assert found["id"] in listed
-    assert found["id"] in shell_line(COMMANDS, "agl rollouts retry").run()
-    shell_line(COMMANDS, "agl spans show ro-3f2a --store runs").run(replace={"ro-3f2a": found["id"]})
-
-    def read() -> None:
-        address = {"localhost:9999": f"127.0.0.1:{port}"}
-        found["workers"] = shell_line(COMMANDS, "agl workers --store http://localhost:9999").run(replace=address)
-
-    served = shell_line(COMMANDS, "agl store --port 9999").serve(read, port=port)
-    assert f"at http://127.0.0.1:{port}" in served
-    assert "worker-1" in found["workers"]
-
-
 def test_the_scripts_lead_from_imitation_to_a_conversation(here):
     page = "docs/rl-training-tool.md"
     shell_line(page, "scripts/train_sft.py").run("--lora_r", 2, "--batch-size", 5)
@@ -173,14 +133,13 @@ def test_the_scripts_lead_from_imitation_to_a_conversation(here):
 
 def test_the_scripts_make_a_reward_model_of_preferences_and_serve_it(here):
     page, port, scores = "docs/rl-training-tool.md", free_port(), []
-    raw = [{"question": f"Is {n} even?", "response_j": "yes" * (1 + n), "response_k": "no"} for n in range(12)]
-    (here / "raw.jsonl").write_text("".join(json.dumps(row) + "\n" for row in raw))
+    raw_preferences(here, 12)
     shell_line(page, "scripts/convert_dpo_format.py").run()
     assert len((here / "converted.jsonl").read_text().splitlines()) == 12
     shell_line(page, "scripts/reward_modeling.py").run("--max_steps", 2, "--per_device_train_batch_size", 4)
 
     def read() -> None:
-        scores.append(asked(f"http://127.0.0.1:{port}", "score", {"prompt": "Is 2 even?", "response": "yes"})["score"])
+        scores.append(post(port, "score", {"prompt": "Is 2 even?", "response": "yes"})["score"])
 
     shell_line(page, "scripts/inference_api.py").serve(read, port=port)
     assert isinstance(scores[0], float)

@@ -25,7 +25,7 @@ FEW_TOKENS = {'"max_new_tokens": 48': '"max_new_tokens": 4'}
 
 def answers(ran: Ran) -> list[dict]:
     """Return the JSON answers that a block printed."""
-    return [json.loads(found) for found in re.findall(r"^\{\n.*?^\}", ran.printed, re.MULTILINE | re.DOTALL)]
+    return [json.loads(answer) for answer in re.findall(r"^\{\n.*?^\}", ran.printed, re.MULTILINE | re.DOTALL)]
 
 
 def test_what_is_installed_is_said(here):
@@ -36,16 +36,14 @@ def test_what_is_installed_is_said(here):
 
 def test_one_call_is_one_answer_and_its_folder_a_model_for_the_next(here):
     (imitated,) = answers(SFT.run())
-    assert (imitated["success"], imitated["status"]) == (True, "success")
-    assert imitated["dataset_size"] == 20
-    assert {"output_dir", "dataset_size", "summary"} <= set(imitated)
+    assert (imitated["success"], imitated["status"], imitated["dataset_size"]) == (True, "success", 20)
+    assert {"output_dir", "summary"} <= set(imitated)
 
     reinforced, measured = answers(GRPO.run(FEW_TOKENS))
-    assert reinforced["success"]
-    assert reinforced["dataset_size"] == 8
+    assert (reinforced["success"], reinforced["dataset_size"]) == (True, 8)
     assert reinforced["summary"]["steps"] == 4  # one epoch, two tasks a step
     assert measured["count"] == 4
-    assert {"average_reward", "accuracy", "count"} <= set(measured)
+    assert {"average_reward", "accuracy"} <= set(measured)
     for folder in ("sft", "grpo"):
         load_model(str(here / "output" / folder))
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from mini_agentic_rl.integrations.tinker import TinkerServer
-from pages.test_tinker import TRAINING
+from pages.test_values import TINKER as TRAINING
 
 tinker = pytest.importorskip("tinker", reason="tinker is not installed: its client is left unchecked")
 

@@ -12,7 +12,7 @@ import pytest
 from mini_agentic_rl.datasets import find_family
 from mini_agentic_rl.environments import Endpoint, load_environment
 from mini_agentic_rl.errors import UserError
-from pages.test_environments_page import test_our_tasks_are_those_of_a_taskset  # noqa: F401
+from pages.test_values import test_our_tasks_are_those_of_a_taskset  # noqa: F401
 from recipes.playing import ScriptedServer, says, scripted_server
 
 from .training import steps_of, trained

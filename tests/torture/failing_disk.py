@@ -1,141 +1,216 @@
-"""A disk that fails at a chosen operation, for processes that are started below a library of ours.
+"""Work on a disk that fails at each operation in turn; print a line of JSON for each attempt.
 
-`failing_writes.c` stands between a process and libc (LD_PRELOAD, of Linux). `Preloaded` starts processes below it;
-within one of them `failing` makes an operation on the files of a folder fail.
+    LD_PRELOAD=failing_writes.so python failing_disk.py checkpoints|store FOLDER EVERY
 
-As a program it starts the processes that `Preloaded` asks for, one after another: their fork server has to run below
-the library too.
+`failing_writes.c` stands between this process and libc, on Linux. EVERY 10 tries every tenth operation. A line is
+[what was tried, why it did not hold or null, seconds].
 """
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import errno
 import itertools
 import json
+import logging
 import os
-import shutil
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from processes import PythonProcess
+import torch
 
-SOURCE = Path(__file__).with_suffix("").with_name("failing_writes.c")
-NAMES = {errno.ENOSPC: "ENOSPC", errno.EIO: "EIO"}
-FAULTS = tuple(itertools.product(NAMES, (False, True)))
-"""Error numbers, and whether the disk stays broken."""
+from mini_agentic_rl.algorithm.checkpoint import read_progress, restore, write_checkpoint
+from mini_agentic_rl.algorithm.grpo import GRPOObjective
+from mini_agentic_rl.algorithm.settings import GRPOSettings
+from mini_agentic_rl.algorithm.state import RunProgress
+from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.policy import LearnerSettings, LoraSettings, Policy
+from mini_agentic_rl.store import SqlLightningStore
+from mini_agentic_rl.store.base import LightningStoreError
+from mini_agentic_rl.store.sql import backends
+from mini_agentic_rl.store.sql.backends import Synchronous
+from mini_agentic_rl.trainer import RunFolder
+from mini_agentic_rl.types import EnqueueRolloutRequest
+from store.crash import PATIENT, Acknowledged, check_kept
+from tiny import tiny_model
 
-
-def missing() -> str | None:
-    """Return why no disk can be made to fail here; None where one can."""
-    if sys.platform != "linux":
-        return "LD_PRELOAD is of Linux"
-    return None if shutil.which("cc") else "a library has to be compiled, and there is no C compiler (cc)"
-
-
-@dataclass
-class Done:
-    """What came of a process; without a status it was killed because it took too long."""
-
-    status: int | None
-    stdout: str
-    stderr: str
-
-
-class Preloaded:
-    """Start processes below the library, which is compiled into `folder`."""
-
-    def __init__(self, folder: Path) -> None:
-        library = folder / "failing_writes.so"
-        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl"], check=True)
-        environment = {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._starter = subprocess.Popen(
-            [sys.executable, __file__],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, script: Path, *options: str, timeout: float = 150.0) -> Done:
-        """Run `python script options...` to its end, or kill it after `timeout` seconds."""
-        assert self._starter.stdin is not None
-        assert self._starter.stdout is not None
-        self._starter.stdin.write(json.dumps([str(script), options, timeout]) + "\n")
-        self._starter.stdin.flush()
-        return Done(**json.loads(self._starter.stdout.readline()))
-
-    def close(self) -> None:
-        """End the program that starts the others."""
-        assert self._starter.stdin is not None
-        self._starter.stdin.close()
-        self._starter.wait(30)
-
-
-class Operations:
-    """The operations on a folder since its disk was told to fail."""
-
-    def __init__(self) -> None:
-        self.library: Any = ctypes.CDLL(os.environ["LD_PRELOAD"])
-        self.library.disk_operations.restype = ctypes.c_long
-
-    @property
-    def count(self) -> int:
-        """How many there were so far."""
-        return int(self.library.disk_operations())
+FAULTS = tuple(itertools.product((errno.ENOSPC, errno.EIO), (False, True)))
+"""Error numbers, and whether all later operations fail too."""
+PAGES = 20
+"""Pages of SQLite's log after which it is moved into the file: the series of operations is short."""
 
 
 @contextmanager
-def failing(folder: Path, at: int, number: int, *, stays: bool) -> Iterator[Operations]:
-    """Let the disk below a folder fail inside: at the operation `at`, from 1; at 0 never.
-
-    Args:
-        number: the error number.
-        stays: True if all later operations fail as well.
-    """
-    operations = Operations()
-    library = operations.library
+def failing(folder: Path, at: int, number: int, *, stays: bool) -> Iterator[Callable[[], bool]]:
+    """Let operation `at` on the files of a folder fail with an error number; yields whether it was reached."""
+    library = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    library.disk_operations.restype = ctypes.c_long
     library.disk_fails(os.fsencode(os.path.realpath(folder)), ctypes.c_long(at), number, int(stays))
     try:
-        yield operations
+        yield lambda: library.disk_operations() >= at
     finally:
         library.disk_works()
 
 
-def told(what: str, attempt: Callable[..., bool], *arguments: Any, **options: Any) -> bool:
-    """Print how a try went, as [what was tried, why it did not hold or null, seconds]; return what it returned.
-
-    A try that does not hold returns True: there may be more operations.
-    """
+def report(what: str, attempt: Callable[[], bool]) -> bool:
+    """Print how an attempt went; return whether there may be more operations."""
     began = time.monotonic()
-    there, cause = True, None
+    more, cause = True, None
     try:
-        there = attempt(*arguments, **options)
+        more = attempt()
     except Exception:
         cause = traceback.format_exc(limit=-4)
     print(json.dumps([what, cause, time.monotonic() - began]), flush=True)
-    return there
+    return more
 
 
-def _serve() -> None:
-    for line in sys.stdin:
-        script, options, timeout = json.loads(line)
-        with PythonProcess(script, *options) as process:
-            status: int | None
+class Training:
+    """A policy that has learnt something, and the folder of its run."""
+
+    def __init__(self, path: Path) -> None:
+        self.policy = Policy.load(tiny_model(), lora=LoraSettings(r=2))
+        self.objective = self.policy.run(
+            lambda: GRPOObjective({"default": self.policy.learner(LearnerSettings())}, GRPOSettings())
+        )
+        self.policy.run(self._learn)
+        self.run = RunFolder(path)
+        self.run.begin({"model": "m"})
+
+    def _learn(self) -> None:
+        for matrix in self.policy.model.trainable():
+            matrix.grad = torch.ones_like(matrix)
+        self.objective.learners["default"]._optimizer.step()
+
+    def save(self, step: int) -> Path | None:
+        """Write a checkpoint, as the loop does."""
+        progress = RunProgress(step=step)
+
+        def write(folder: Path) -> None:
+            write_checkpoint(folder, self.policy, self.objective, progress, None)
+
+        return self.policy.run(lambda: self.run.save_checkpoint(step, write))
+
+    def read(self) -> list[int]:
+        """Return the steps of the checkpoints that a resumed run finds, after a look that each is whole."""
+        self.run.begin({"model": "m"}, resume=True)
+        for step, folder in self.run.checkpoints():
+            assert read_progress(folder).step == step
+            self.policy.run(lambda folder=folder: restore(folder, self.policy, self.objective))  # type: ignore[misc]
+        left = list(self.run.path.rglob(".*"))
+        assert not left, left
+        return [step for step, _ in self.run.checkpoints()]
+
+    def fails_well(self, step: int, operation: int, number: int, *, stays: bool) -> bool:
+        """Write the checkpoint of a step on a disk that fails at an operation; return whether it was reached."""
+        before = self.read()
+        message, written = None, None
+        with failing(self.run.path, operation, number, stays=stays) as reached:
             try:
-                status = process.wait(timeout)
-            except AssertionError:
-                status = None
-            done = {"status": status, "stdout": process.stdout, "stderr": process.stderr}
-        print(json.dumps(done), flush=True)
+                written = self.save(step)
+            except UserError as error:
+                message = str(error)
+            failed = reached()
+        steps = self.read()
+        assert failed or written is not None, message
+        if written is not None:
+            assert steps[-1] == step, (before, steps)
+        else:
+            assert steps[-1] in (before[-1], step), (before, steps)
+            assert set(before) <= {*steps, step}, (before, steps)
+        if message is not None:
+            assert "\n" not in message, message
+            assert str(self.run.path) in message, message
+        if number == errno.ENOSPC and not stays:
+            assert message is None, message  # it is logged, and the run goes on
+        return failed
+
+
+def checkpoints(path: Path, every: int) -> None:
+    """Try every operation of a checkpoint that is new, and of one that is there already."""
+    for (number, stays), again in itertools.product(FAULTS, (False, True)):
+        name = f"{errno.errorcode[number]}-{stays}-{again}"
+        training = Training(path / name)
+        training.save(1)
+        for operation in itertools.count(1, every):
+            step = 1 if again else operation + 1
+            fault = (step, operation, number)
+            if not report(f"{name}-{operation}", lambda: training.fails_well(*fault, stays=stays)):  # noqa: B023
+                break
+
+
+async def _work(store: SqlLightningStore, acknowledged: Acknowledged) -> list[BaseException]:
+    """Queue rollouts and work at them, at once; return what was refused."""
+
+    async def produce() -> None:
+        requests = [EnqueueRolloutRequest(input=number, config=PATIENT) for number in range(2)]
+        acknowledged.queued.update(rollout.rollout_id for rollout in await store.enqueue_many_rollouts(requests))
+
+    refused: list[BaseException] = []
+    for _ in range(2):
+        calls = (produce(), acknowledged.work_once(store, "a"), acknowledged.work_once(store, "b"))
+        refused += [error for error in await asyncio.gather(*calls, return_exceptions=True) if error is not None]
+    return refused
+
+
+async def _works_well(
+    path: Path, operation: int, number: int, *, stays: bool, synchronous: Synchronous, closes: bool
+) -> bool:
+    """Work on a disk that fails at an operation; return whether it was reached.
+
+    Args:
+        closes: the store is closed while the disk fails, which keeps what is in its log there.
+    """
+    acknowledged = Acknowledged()
+    refused: list[BaseException] = []
+    store = None
+    path.parent.mkdir()
+    with failing(path.parent, operation, number, stays=stays) as reached:
+        try:
+            store = SqlLightningStore(path, synchronous=synchronous)
+            refused += await _work(store, acknowledged)
+            if stays and reached():
+                try:
+                    await store.enqueue_rollout("task")
+                except LightningStoreError as error:
+                    refused.append(error)
+                else:
+                    raise AssertionError("the store said nothing of a disk that stays broken")
+            if closes:
+                await store.close()
+                store = None
+        except LightningStoreError as error:
+            refused.append(error)
+        failed = reached()
+    if store is not None:  # the disk works again
+        assert not await _work(store, acknowledged)
+        await store.close()
+    for error in refused:
+        if not isinstance(error, LightningStoreError):
+            raise error
+        assert "\n" not in str(error), error
+        assert str(path) in str(error), error
+    await check_kept(path, acknowledged)
+    return failed
+
+
+def store(folder: Path, every: int) -> None:
+    """Try every operation of a SQLite store, for each fault and each promise about power cuts."""
+    backends._CHECKPOINT_PAGES = PAGES
+    for (number, stays), synchronous in itertools.product(FAULTS, get_args(Synchronous)):
+        for turn, operation in enumerate(itertools.count(1, every)):
+            name = f"{errno.errorcode[number]}-{stays}-{synchronous}-{operation}"
+            options: dict[str, Any] = {"stays": stays, "synchronous": synchronous, "closes": turn % 2 == 0}
+            work = _works_well(folder / name / "store.db", operation, number, **options)
+            if not report(name, lambda: asyncio.run(work)):  # noqa: B023
+                break
 
 
 if __name__ == "__main__":
-    _serve()
+    logging.disable()
+    {"checkpoints": checkpoints, "store": store}[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,7 +1,8 @@
-"""A server of others that sends whatever bytes it is told to, and 1,000 answers that no decent server gives."""
+"""An upstream that sends any bytes, and the answers that no decent server gives."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import random
@@ -15,13 +16,14 @@ Answer = Callable[[], Iterator[bytes]]
 """The bytes of an answer, from the status line on."""
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n"
+STREAMED = STREAM + b"\r\n"
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
 
 
 class HostileUpstream:
-    """Serve, on a port of its own, the answer that the request's message asks for by its number."""
+    """Serve, on a port of its own, the answer whose number is the last message of the request."""
 
-    def __init__(self, answers: dict[int, Answer]) -> None:
+    def __init__(self, answer: Callable[[int], Answer]) -> None:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 length = 0
@@ -29,12 +31,10 @@ class HostileUpstream:
                     name, _, value = line.partition(b":")
                     if name.lower() == b"content-length":
                         length = int(value)
-                asked = json.loads(self.rfile.read(length))
-                try:
-                    for part in answers[int(asked["messages"][-1]["content"])]():
+                body = json.loads(self.rfile.read(length))
+                with contextlib.suppress(OSError):  # the proxy has had enough
+                    for part in answer(int(body["messages"][-1]["content"]))():
                         self.wfile.write(part)
-                except OSError:  # the proxy has had enough
-                    pass
 
         class Server(socketserver.ThreadingTCPServer):
             daemon_threads = True
@@ -43,9 +43,12 @@ class HostileUpstream:
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://user:hunter2@127.0.0.1:{self._server.server_address[1]}/v1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    def stop(self) -> None:
+    def __enter__(self) -> HostileUpstream:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
 
@@ -60,6 +63,10 @@ def call(index: Any, **function: Any) -> dict[str, Any]:
 
 def event(value: Any) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def once(*parts: bytes) -> Answer:
+    return lambda: iter(parts)
 
 
 def repeated(head: bytes, part: bytes, times: int, tail: bytes = b"") -> Answer:
@@ -87,41 +94,34 @@ def bomb(letter: bytes, size: int, head: bytes) -> Answer:
 def giants() -> list[tuple[str, bool, Answer]]:
     """Give the answers that take memory or time: what they are, whether they stream, and their bytes."""
     packed = b"Content-Encoding: gzip\r\n\r\n"
+    turns = event(chunk(content="x")) + event(chunk(reasoning_content="x"))
+    ids = event({"choices": [{"token_ids": list(range(1000)), "delta": {}}]})
+    deep = b'{"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+    def fields() -> Iterator[bytes]:
+        yield STREAMED
+        for number in range(100_000):
+            yield event(chunk(**{f"k{number}": [number] * 100}))
+
     return [
-        ("a tool call of index 1,000,000,000", True, lambda: iter([STREAM + b"\r\n", event(call(1_000_000_000))])),
-        ("a choice of index 10**18", True, lambda: iter([STREAM + b"\r\n", event({"choices": [{"index": 10**18}]})])),
-        ("a million tool calls", True, repeated(STREAM + b"\r\n", event(chunk(tool_calls=[{}])), 1_000_000)),
+        ("a tool call of index 1,000,000,000", True, once(STREAMED, event(call(1_000_000_000)))),
+        ("a choice of index 10**18", True, once(STREAMED, event({"choices": [{"index": 10**18}]}))),
+        ("a million tool calls", True, repeated(STREAMED, event(chunk(tool_calls=[{}])), 1_000_000)),
         ("a gzip bomb of 2 GiB", False, bomb(b" ", 2**31, WHOLE + packed)),
         ("a gzip bomb of 2 GiB in a stream", True, bomb(b"\n", 2**31, STREAM + packed)),
-        ("a line without an end", True, repeated(STREAM + b"\r\ndata: ", b"x", 2**31)),
+        ("a line without an end", True, repeated(STREAMED + b"data: ", b"x", 2**31)),
         ("a whole answer without an end", False, repeated(WHOLE + b"\r\n", b" ", 2**31)),
         ("a refusal without an end", False, repeated(b"HTTP/1.1 400 No\r\n\r\n", b"x", 2**31)),
-        ("comments without an end", True, repeated(STREAM + b"\r\n", b": ping\n\n", 2**28)),
-        ("text without an end", True, repeated(STREAM + b"\r\n", event(chunk(content="x" * 1000)), 2**22)),
-        ("arguments without an end", True, repeated(STREAM + b"\r\n", event(call(0, arguments="x" * 1000)), 2**22)),
-        ("small pieces", True, repeated(STREAM + b"\r\n", event(chunk(content="x")), 30_000, b"data: [DONE]\n\n")),
-        (
-            "thinking and text in turns",
-            True,
-            repeated(STREAM + b"\r\n", event(chunk(content="x")) + event(chunk(reasoning_content="x")), 50_000),
-        ),
+        ("comments without an end", True, repeated(STREAMED, b": ping\n\n", 2**28)),
+        ("text without an end", True, repeated(STREAMED, event(chunk(content="x" * 1000)), 2**22)),
+        ("arguments without an end", True, repeated(STREAMED, event(call(0, arguments="x" * 1000)), 2**22)),
+        ("small pieces", True, repeated(STREAMED, event(chunk(content="x")), 30_000, b"data: [DONE]\n\n")),
+        ("thinking and text in turns", True, repeated(STREAMED, turns, 50_000)),
         ("ten million lists", False, repeated(WHOLE + b'\r\n{"choices": [', b"[],", 10_000_000, b"0]}")),
-        (
-            "a list 100,000 deep",
-            False,
-            lambda: iter([WHOLE + b'\r\n{"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}"]),
-        ),
-        (
-            "token ids without an end",
-            True,
-            repeated(STREAM + b"\r\n", event({"choices": [{"token_ids": list(range(1000)), "delta": {}}]}), 1_000_000),
-        ),
-        (
-            "fields without an end",
-            True,
-            lambda: iter([STREAM + b"\r\n", *(event(chunk(**{f"k{n}": [n] * 100})) for n in range(100_000))]),
-        ),
-        ("a number of a million digits", False, lambda: iter([WHOLE + b'\r\n{"id":' + b"9" * 1_000_000 + b"}"])),
+        ("a list 100,000 deep", False, once(WHOLE, b"\r\n", deep)),
+        ("token ids without an end", True, repeated(STREAMED, ids, 1_000_000)),
+        ("fields without an end", True, fields),
+        ("a number of a million digits", False, once(WHOLE, b'\r\n{"id":', b"9" * 1_000_000, b"}")),
         ("headers without an end", False, repeated(b"HTTP/1.1 200 OK\r\n", b"X-A: b\r\n", 2**24)),
     ]
 
@@ -136,10 +136,10 @@ def _mutated(draw: random.Random, value: Any, depth: int = 0) -> Any:
     if draw.random() < 0.12:
         return draw.choice(_NOISE)
     if isinstance(value, dict):
-        kept = {name: _mutated(draw, one, depth + 1) for name, one in value.items() if draw.random() > 0.05}
+        kept = {name: _mutated(draw, part, depth + 1) for name, part in value.items() if draw.random() > 0.05}
         return kept | ({draw.choice(["x", "index", "error", "content"]): draw.choice(_NOISE)} if depth == 0 else {})
     if isinstance(value, list):
-        return [_mutated(draw, one, depth + 1) for one in value] * draw.choice([1, 1, 1, 0, 2])
+        return [_mutated(draw, part, depth + 1) for part in value] * draw.choice([1, 1, 1, 0, 2])
     return value
 
 
@@ -180,22 +180,17 @@ def _lines(draw: random.Random, events: bytes) -> bytes:
 def _framed(draw: random.Random, body: bytes, head: bytes) -> bytes:
     kind = draw.randrange(8)
     if kind == 0:
-        sizes = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:7], body[7:]) if part)
-        return (
-            head
-            + b"Transfer-Encoding: chunked\r\n\r\n"
-            + sizes
-            + draw.choice([b"0\r\n\r\n", b"", b"zz\r\n", b"-1\r\n"])
-        )
+        chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:7], body[7:]) if part)
+        end = draw.choice([b"0\r\n\r\n", b"", b"zz\r\n", b"-1\r\n"])
+        return head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + end
     if kind == 1:
         return head + b"Content-Length: %d\r\n\r\n" % draw.choice([len(body), len(body) + 9, 3, 0]) + body
     if kind == 2:
         packed = gzip.compress(body)
         return head + b"Content-Encoding: gzip\r\n\r\n" + draw.choice([packed, packed[:-4], packed * 2, body])
     if kind == 3:
-        return (
-            head + b"Content-Encoding: %b\r\n\r\n" % draw.choice([b"br", b"zstd", b"deflate", b"x" * 500, b""]) + body
-        )
+        coding = draw.choice([b"br", b"zstd", b"deflate", b"x" * 500, b""])
+        return head + b"Content-Encoding: %b\r\n\r\n" % coding + body
     if kind == 4:
         broken = (b"HTTP/9.9 200", b"HTTP/1.1 abc", b"", b"\0" * 99, b"HTTP/1.1 200 OK\r\nBad Header\r\n\r\n")
         return draw.choice(broken) + body
@@ -211,19 +206,13 @@ def malformed(seed: int) -> tuple[bool, Answer]:
     streams = draw.random() < 0.7
     parts = [_mutated(draw, part) for part in _good_parts(draw)]
     if streams:
-        body = _lines(
-            draw, b"".join(map(event, parts)) + draw.choice([b"data: [DONE]\n\n", b"", b"data: {", b"data: []\n\n"])
-        )
+        end = draw.choice([b"data: [DONE]\n\n", b"", b"data: {", b"data: []\n\n"])
+        body = _lines(draw, b"".join(map(event, parts)) + end)
     else:
-        whole = {
-            "id": "c",
-            "choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}],
-        }
-        whole["choices"] += [item for part in parts if isinstance(part, dict) for item in _listed(part.get("choices"))]
-        body = json.dumps(_mutated(draw, whole)).encode()
-    answer = _framed(draw, body, STREAM if streams else WHOLE)
-    return streams, lambda: iter([answer])
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+        message = {"role": "assistant", "content": "x"}
+        choices: list[Any] = [{"index": 0, "message": message, "finish_reason": "stop"}]
+        for part in parts:
+            listed = part.get("choices") if isinstance(part, dict) else None
+            choices += listed if isinstance(listed, list) else []
+        body = json.dumps(_mutated(draw, {"id": "c", "choices": choices})).encode()
+    return streams, once(_framed(draw, body, STREAM if streams else WHOLE))

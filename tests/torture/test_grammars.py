@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from .conftest import SIZE, Attack
-from .model_server import question, served_model
-from .neighbours import Neighbour, Served
+from .neighbours import Neighbour, Served, served
+from .servers import MODEL, question
 
 Schema = dict[str, Any]
-ONE_GIB = 1024.0
 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Served]:
-    with served_model() as server:
+    with served(MODEL, '{"context_length": 512}') as server:
         yield server
-
-
-def asked(schema: Schema, **fields: object) -> dict[str, object]:
-    form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
-    return question(response_format=form, max_tokens=24, **fields)
 
 
 def letters(rng: random.Random, most: int) -> str:
@@ -123,58 +117,40 @@ def honest(rng: random.Random) -> Schema:
 
 
 FAMILIES: list[Callable[[random.Random], Schema]] = [
-    all_patterns,
-    multiple,
-    counted_pattern,
-    nested_pattern,
-    much_of_anything,
-    long_string,
-    many_objects,
-    many_values,
-    one_value,
-    itself,
-    circle,
-    deep,
-    many_properties,
-    wide_range,
-    no_schema,
-    honest,
+    *(all_patterns, multiple, counted_pattern, nested_pattern, much_of_anything, long_string, many_objects),
+    *(many_values, one_value, itself, circle, deep, many_properties, wide_range, no_schema, honest),
 ]
 
 
-def check(answer: httpx.Response) -> None:
-    """A refusal names the field, and everything is JSON; a model that was stopped by a bound says so."""
-    assert answer.status_code in (200, 400), f"{answer.status_code}: {answer.text[:300]}"
-    body = answer.json()
-    assert answer.status_code == 200 or body["error"]["message"]
+def complete(attack: Attack, model: Served, tries: Iterable[tuple[object, Schema, int]], limit_s: float) -> None:
+    """Ask for completions: what is tried, the schema, and the number of choices. A refusal names the field."""
+    with (
+        httpx.Client(timeout=120) as http,
+        Neighbour(model.url, 0.05, bodies=[question()]) as neighbour,
+        attack.memory_of(model.pid),
+    ):
+        for what, schema, n in tries:
+            with attack.attempt((what, schema), limit_s=limit_s, neighbour=neighbour):
+                form = {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": schema}}
+                answer = http.post(model.url, json=question(response_format=form, max_tokens=24, n=n))
+                assert answer.status_code in (200, 400), f"{answer.status_code}: {answer.text[:300]}"
+                body = answer.json()
+                assert answer.status_code == 200 or body["error"]["message"]
 
 
 def test_generated_schemas_are_compiled_or_refused_while_a_neighbour_is_answered(attack: Attack, model: Served) -> None:
     rng = random.Random(17)
-    with (
-        httpx.Client(timeout=120) as http,
-        Neighbour(model.url, 0.05, bodies=[question()]) as neighbour,
-        attack.memory_of(model.pid),
-    ):
-        for number in range(attack.times(500) if SIZE >= 1 else len(FAMILIES)):
-            family = FAMILIES[number % len(FAMILIES)]
-            schema = family(rng)
-            with attack.attempt((family.__name__, schema), limit_s=30):
-                check(http.post(model.url, json=asked(schema)))
-                attack.neighbour(neighbour.longest())
-    assert attack.row.peak_mib is not None
-    assert attack.row.peak_mib < ONE_GIB
+    count = attack.times(500) if SIZE >= 1 else len(FAMILIES)
+    families = [FAMILIES[number % len(FAMILIES)] for number in range(count)]
+    complete(attack, model, ((family.__name__, family(rng), 1) for family in families), limit_s=30)
 
 
 def test_schemas_that_are_slow_to_follow(attack: Attack, model: Served) -> None:
     rng = random.Random(20)
-    with (
-        httpx.Client(timeout=120) as http,
-        Neighbour(model.url, 0.05, bodies=[question()]) as neighbour,
-        attack.memory_of(model.pid),
-    ):
-        for _ in range(attack.times(40)):
-            schema = {"type": "object", "properties": {"a": many_objects(rng), "b": one_value(rng)}, "required": ["a"]}
-            with attack.attempt(schema, limit_s=60):
-                check(http.post(model.url, json=asked(schema, n=rng.choice([1, 8, 32]))))
-                attack.neighbour(neighbour.longest())
+
+    def tries() -> Iterator[tuple[object, Schema, int]]:
+        for number in range(attack.times(40)):
+            properties = {"a": many_objects(rng), "b": one_value(rng)}
+            yield number, {"type": "object", "properties": properties, "required": ["a"]}, rng.choice([1, 8, 32])
+
+    complete(attack, model, tries(), limit_s=60)

@@ -14,6 +14,7 @@ import pytest
 
 from mini_agentic_rl.http.connections import most_connections
 
+from .conftest import Attack
 from .neighbours import Neighbour, Served, served
 from .servers import CHAT, GATEWAY, STORE
 
@@ -42,37 +43,41 @@ def descriptors() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@contextlib.contextmanager
+def connections(attack: Attack, url: str, count: int, sent: bytes, pause_s: float = 0.0) -> Iterator[None]:
+    """Hold connections that have sent some bytes and send no more."""
+    address = ("127.0.0.1", int(url.rpartition(":")[2]))
+    with contextlib.ExitStack() as stack:
+        for number in range(count):
+            with attack.attempt(number, limit_s=30):
+                connection = stack.enter_context(socket.create_connection(address, timeout=30))
+                with contextlib.suppress(ConnectionError):
+                    connection.sendall(sent)
+            time.sleep(pause_s)
+        yield
+
+
 @pytest.mark.parametrize("sent", SENT)
 def test_slow_connections(attack, server, descriptors, sent):
-    wanted = min(attack.times(10_000), descriptors - 500)
-    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-    process = psutil.Process(server.pid)
-    with Neighbour(f"{server.url}/health", pause_s=0.02) as neighbour, contextlib.ExitStack() as stack:
-        with attack.memory_of(server.pid):
-            for number in range(wanted):
-                with attack.attempt(number, limit_s=30):
-                    connection = stack.enter_context(socket.create_connection(address, timeout=30))
-                    with contextlib.suppress(ConnectionError):
-                        connection.sendall(SENT[sent])
-                time.sleep(0.001)  # their number counts here, and not how many come at once
-            with attack.attempt("an honest client among them", limit_s=30):
-                answer = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=30)
-                assert answer.status_code == 200
+    count = min(attack.times(10_000), descriptors - 500)
+    with (
+        Neighbour(f"{server.url}/health", pause_s=0.02) as neighbour,
+        attack.memory_of(server.pid),
+        # a pause, since their number counts here, and not how many come at once
+        connections(attack, server.url, count, SENT[sent], pause_s=0.001),
+    ):
+        with attack.attempt("an honest client among them", limit_s=30):
+            answer = httpx.post(f"{server.url}/v1/chat/completions", json=CHAT, timeout=30)
+            assert answer.status_code == 200
         with attack.attempt("descriptors are left"):
-            assert process.num_fds() < most_connections() + 200
-            attack.neighbour(neighbour.longest())
+            assert psutil.Process(server.pid).num_fds() < most_connections() + 200
+            attack.check_waits(neighbour)
 
 
 def test_slow_connections_where_descriptors_are_few(attack):
     """As many connections as the server may have files: it has files left for its work all the same."""
     limited = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n" + STORE
-    with served(limited) as server, contextlib.ExitStack() as stack:
-        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-        for number in range(attack.times(5000)):
-            with attack.attempt(number, limit_s=30):
-                connection = stack.enter_context(socket.create_connection(address, timeout=30))
-                with contextlib.suppress(ConnectionError):
-                    connection.sendall(HEAD)
+    with served(limited) as server, connections(attack, server.url, attack.times(5000), HEAD):
         with attack.attempt("an honest client among them", limit_s=30):
             assert httpx.get(f"{server.url}/v1/agl/statistics", timeout=30).status_code == 200
         with attack.attempt("descriptors are left"):

@@ -1,7 +1,7 @@
 """Agents ask a served model for a long time and go away amid its answers: the server ends as it began.
 
-An hour in `make torture`, a few seconds in `make test`. Memory, threads and descriptors are looked at four times a
-second; what counts is the slope after a warm-up, in which caches fill.
+An hour at full size. Memory, threads and descriptors are measured four times a second; what counts is the slope after
+a warm-up, in which caches fill.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,57 +27,38 @@ from .conftest import SIZE, Attack
 AGENTS = 64
 SECONDS = 3600.0
 SHORT_S = 5.0
-"""Seconds in `make test`."""
+"""Longest time of a run at a small size."""
 WARM_UP = 0.4
 """Share of the time before the slope is taken."""
 GROWTH_MIB = 64.0
 """MiB that a server may grow after its warm-up over the whole time; 1 KiB lost a request would be hundreds an hour."""
 ANSWER_S = 300.0
-GOOD = {200}
 CLEAN = {400, 404, 408, 413, 422, 429, 503}
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors and resident memory are read from /proc")
 
 
 @dataclass
 class Seen:
-    """Collect what the agents got, and what the server took."""
+    """The answers of the agents, and the server's time, MiB, threads and descriptors."""
 
     answers: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    memory_mib: list[float] = field(default_factory=list)
-    threads: list[int] = field(default_factory=list)
-    descriptors: list[int] = field(default_factory=list)
+    measured: list[tuple[float, float, int, int]] = field(default_factory=list)
 
     def look(self, server: psutil.Process) -> None:
-        """Take one measurement."""
-        self.times.append(time.monotonic())
-        self.memory_mib.append(server.memory_info().rss / 2**20)
-        self.threads.append(server.num_threads())
-        self.descriptors.append(server.num_fds())
+        memory_mib = server.memory_info().rss / 2**20
+        self.measured.append((time.monotonic(), memory_mib, server.num_threads(), server.num_fds()))
 
-    def lines(self) -> list[str]:
-        """Return what was measured at ten times, the last one included."""
-        places = [round(at) for at in np.linspace(0, len(self.times) - 1, 11)[1:]]
-        return [
-            f"after {self.times[at] - self.times[0]:.0f} s: {self.memory_mib[at]:.0f} MiB, "
-            f"{self.threads[at]} threads, {self.descriptors[at]} descriptors"
-            for at in places
-        ]
-
-    def growth(self, values: Sequence[float]) -> float:
-        """Return by how much a straight line through the values after the warm-up rises from its begin to its end."""
-        first = int(len(values) * WARM_UP)
-        times = np.array(self.times[first:])
-        slope = np.polyfit(times - times[0], np.array(values[first:], np.float64), 1)[0]
-        return float(slope * (times[-1] - times[0]))
+    def growth(self) -> list[float]:
+        """Return the rise of straight lines through MiB, threads and descriptors after the warm-up."""
+        rows = np.array(self.measured[int(len(self.measured) * WARM_UP) :])
+        times = rows[:, 0] - rows[0, 0]
+        return [float(np.polyfit(times, column, 1)[0] * times[-1]) for column in rows[:, 1:].T]
 
 
 def request(rng: random.Random, model: str) -> dict[str, Any]:
     """Return a request: mostly sound, short or long, now and then one that has to be refused."""
-    said = " ".join(rng.choices(["Count", "to", "ten", "é", "🙂", "<|im_end|>", "{", "x" * 50], k=rng.randint(1, 30)))
-    messages = [{"role": "user", "content": said}]
+    text = " ".join(rng.choices(["Count", "to", "ten", "é", "🙂", "<|im_end|>", "{", "x" * 50], k=rng.randint(1, 30)))
+    messages = [{"role": "user", "content": text}]
     body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": rng.randint(1, 24), "stream": True}
     body |= rng.choice([{}, {}, {}, {"temperature": 0.0}, {"logprobs": True}, {"n": 2}, {"stop": ["a"]}, {"seed": 7}])
     if rng.random() < 0.05:
@@ -92,11 +72,10 @@ async def agent(client: httpx.AsyncClient, number: int, url: str, model: str, en
     while time.monotonic() < end:
         body, leave = request(rng, model), rng.random() < 0.33
         async with client.stream("POST", f"{url}/chat/completions", json=body) as response:
-            if response.status_code not in GOOD:
+            if response.status_code != 200:
                 text = (await response.aread()).decode()
-                clean = response.status_code in CLEAN and json.loads(text)["error"]["message"]
                 seen.answers[f"status {response.status_code}"] += 1
-                if not clean:
+                if response.status_code not in CLEAN or not json.loads(text)["error"]["message"]:
                     seen.wrong.append(f"{response.status_code} {text[:300]}")
                 continue
             lines: list[str] = []
@@ -130,31 +109,33 @@ async def soak(url: str, pid: int, seconds: float) -> Seen:
 
 
 @pytest.mark.timeout(int(2 * SECONDS * max(SIZE, 1)))
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors and resident memory are read from /proc")
 async def test_a_soak_with_disconnects(attack: Attack, tiny_folder: str) -> None:
     seconds = SECONDS * SIZE if SIZE > 0.1 else min(SECONDS * SIZE, SHORT_S)
-    with PythonProcess(
-        "mini_agentic_rl", "serve", "--model", tiny_folder, "--port", "0", "--cache-mib", "64"
-    ) as process:
+    options = ("--model", tiny_folder, "--port", "0", "--cache-mib", "64")
+    with PythonProcess("mini_agentic_rl", "serve", *options) as process:
         url = await asyncio.to_thread(process.wait_for_word, "http://")
         with attack.memory_of(process.pid):
             seen = await soak(url, process.pid, seconds)
-        attack.row.tried += sum(seen.answers.values())
-        attack.row.held += sum(seen.answers.values()) - len(seen.wrong)
+        attack.tried += sum(seen.answers.values())
+        attack.held += sum(seen.answers.values()) - len(seen.wrong)
         attack.causes.extend(seen.wrong)
-        with attack.attempt("every kind of answer was seen"):
+        with attack.attempt("whole answers, and some that the client left"):
             assert seen.answers["whole"]
             assert seen.answers["left amid it"]
         with attack.attempt("the server is as before when all have gone"):
             async with httpx.AsyncClient(timeout=ANSWER_S) as client:
                 assert (await client.get(f"{url}/models")).status_code == 200
         if seconds >= 60:  # a shorter time is all warm-up
-            print(f"answers {dict(seen.answers)}", *seen.lines(), sep="\n")
-            print(f"growth after the warm-up: {seen.growth(seen.memory_mib):.0f} MiB")
-            with attack.attempt(f"memory grew by {seen.growth(seen.memory_mib):.0f} MiB"):
-                assert seen.growth(seen.memory_mib) < GROWTH_MIB
-            with attack.attempt(f"threads grew by {seen.growth(seen.threads):.1f}"):
-                assert seen.growth(seen.threads) < 4
-            with attack.attempt(f"descriptors grew by {seen.growth(seen.descriptors):.1f}"):
-                assert seen.growth(seen.descriptors) < AGENTS / 4
-        assert max(seen.threads) < 200
-        assert max(seen.descriptors) < 8 * AGENTS
+            memory_mib, threads, descriptors = seen.growth()
+            (_, first_mib, *_), (_, last_mib, *_) = seen.measured[0], seen.measured[-1]
+            print(f"answers {dict(seen.answers)}; memory from {first_mib:.0f} to {last_mib:.0f} MiB")
+            with attack.attempt(
+                f"after the warm-up {memory_mib:.0f} MiB, {threads:.1f} threads, {descriptors:.1f} fds"
+            ):
+                assert memory_mib < GROWTH_MIB
+                assert threads < 4
+                assert descriptors < AGENTS / 4
+        _, _, threads_seen, descriptors_seen = np.max(seen.measured, axis=0)
+        assert threads_seen < 200
+        assert descriptors_seen < 8 * AGENTS

@@ -40,16 +40,8 @@ def nested(depth: int) -> list[Any]:
 
 
 ODD = [
-    *(
-        "",
-        "a\x00b",
-        "\ud800",
-        "\x1b[2J",
-        "🙂" * 1000,
-        "%_\\'\"; DROP TABLE agl_rollouts; --",
-        "../../etc/passwd",
-        "x" * 2**20,
-    ),
+    *("", "a\x00b", "\ud800", "\x1b[2J", "🙂" * 1000, "../../etc/passwd", "x" * 2**20),
+    "%_\\'\"; DROP TABLE agl_rollouts; --",
     *(0, -0.0, 2**53, 2**63, -(2**63) - 1, 2**70, 10**4000, 1e308, 5e-324, math.nan, math.inf, -math.inf),
     *(True, None, [], {}, {"": None}, {"a": {"$where": "1"}, "b.c": 1, "$set": 2}, nested(60), nested(900)),
     *(["x"] * 50_000, {str(n): n for n in range(20_000)}),
@@ -63,20 +55,20 @@ async def started(store: LightningStore, **fields: Any) -> tuple[str, str]:
 
 
 def a_span(ids: tuple[str, str], **fields: Any) -> Span:
-    given = {"sequence_id": 1, "trace_id": "ab" * 16, "span_id": "cd" * 8, "name": "call", **fields}
-    return Span(rollout_id=ids[0], attempt_id=ids[1], **given)
+    fields = {"sequence_id": 1, "trace_id": "ab" * 16, "span_id": "cd" * 8, "name": "call", **fields}
+    return Span(rollout_id=ids[0], attempt_id=ids[1], **fields)
 
 
 async def _input(store: LightningStore, value: Any) -> tuple[Any, Any]:
     rollout = await store.enqueue_rollout(value)
-    found = await store.get_rollout_by_id(rollout.rollout_id)
-    return found.input, value
+    stored = await store.get_rollout_by_id(rollout.rollout_id)
+    return stored.input, value
 
 
 async def _metadata(store: LightningStore, value: Any) -> tuple[Any, Any]:
     rollout = await store.enqueue_rollout(1, metadata={"k": value})
-    found = await store.update_rollout(rollout.rollout_id, metadata={"k": value, "l": 1})
-    return found.metadata, {"k": value, "l": 1}
+    stored = await store.update_rollout(rollout.rollout_id, metadata={"k": value, "l": 1})
+    return stored.metadata, {"k": value, "l": 1}
 
 
 async def _attributes(store: LightningStore, value: Any) -> tuple[Any, Any]:
@@ -122,9 +114,9 @@ CALLS: list[tuple[Callable[[LightningStore, Any], Awaitable[tuple[Any, Any]]], l
 ]
 
 
-def same(found: Any, given: Any) -> bool:
-    """Return True if what was kept is what was given; a NaN may have become nothing on its way through JSON."""
-    return found == given or "nan" in repr(given) or "inf" in repr(given)
+def same(stored: Any, given: Any) -> bool:
+    """Return True if a store kept a value as it was given; a NaN may have become null on its way through JSON."""
+    return stored == given or "nan" in repr(given) or "inf" in repr(given)
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "http-sqlite", POSTGRES])
@@ -135,8 +127,8 @@ async def test_odd_values_are_kept_as_they_are_or_refused_alone(attack: Attack, 
             with attack.attempt(f"{call.__name__} {str(value)[:60]!r}", limit_s=10):
                 honest = [asyncio.create_task(store.enqueue_rollout({"n": n})) for n in range(4)]
                 try:
-                    found, wanted = await call(store, value)
-                    assert same(found, wanted)
+                    stored, expected = await call(store, value)
+                    assert same(stored, expected)
                 except (ValueError, LightningStoreError):  # a clean refusal, of this one alone
                     pass
                 kept = [(await task).rollout_id for task in honest]

@@ -1,7 +1,7 @@
 """The processes of test_killed_processes.py: `training_roles.py learner|runners|sampler OPTIONS`, a JSON object.
 
-The learner notes in a file the rollouts of each optimizer step, right after the step. The agent calls the model twice;
-its reward follows from the rollout's id.
+The learner writes the rollouts of each optimizer step into a file, right after the step. The reward follows from the
+rollout's id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from openai import AsyncOpenAI
 
-from mini_agentic_rl import LightningStoreClient, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import LightningStoreClient, MiniGRPO, Trainer, llm_rollout
 from mini_agentic_rl.algorithm.groups import Group
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.metrics import MetricsLogger
@@ -28,53 +28,36 @@ from mini_agentic_rl.samplers import SamplerSettings
 from samplers.vllm_wire import VllmWireServer
 
 
-class Noting:
-    """An objective that notes what it has learnt from."""
-
-    def __init__(self, objective: Any, algorithm: NotingGRPO) -> None:
-        self._objective, self._algorithm = objective, algorithm
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._objective, name)
-
-    def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
-        learnt: dict[str, float] = self._objective.update(adapter, groups)
-        ids = [one.rollout_id for group in groups for one in group.trajectories]
-        with self._algorithm.notes.open("a") as notes:
-            notes.write(json.dumps({"step": self._algorithm.progress.step, "rollouts": ids}) + "\n")
-        return learnt
-
-
 class NotingGRPO(MiniGRPO):
-    """GRPO that notes what it has learnt from."""
+    """GRPO that notes the rollouts of each optimizer step."""
 
     notes: Path
 
     def objective(self, *arguments: Any) -> Any:
-        return Noting(super().objective(*arguments), self)
+        objective = super().objective(*arguments)
+        update = objective.update
+
+        def noting(adapter: str, groups: Sequence[Group]) -> dict[str, float]:
+            learnt: dict[str, float] = update(adapter, groups)
+            rollout_ids = [trajectory.rollout_id for group in groups for trajectory in group.trajectories]
+            with self.notes.open("a") as notes:
+                notes.write(json.dumps({"step": self.progress.step, "rollouts": rollout_ids}) + "\n")
+            return learnt
+
+        objective.update = noting
+        return objective
 
 
-class Talker(LitAgent[Any]):
-    """Calls the model twice in one conversation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._client: AsyncOpenAI | None = None
-
-    async def rollout_async(self, task: Any, resources: Mapping[str, Any], rollout: Any) -> float:
-        llm = resources["llm"]
-        if self._client is None:
-            self._client = AsyncOpenAI(
-                api_key=llm.api_key or "none", base_url=llm.endpoint, max_retries=20, timeout=600
-            )
-        ids = rollout.rollout_id, rollout.attempt.attempt_id
-        client = self._client.with_options(api_key=llm.api_key or "none", base_url=llm.get_base_url(*ids))
-        messages: list[Any] = [{"role": "user", "content": task["word"]}]
+@llm_rollout
+async def talk(task: Any, llm: Any, rollout: Any) -> float:
+    """Call the model twice in one conversation."""
+    messages: list[Any] = [{"role": "user", "content": task["word"]}]
+    async with AsyncOpenAI(api_key=llm.api_key or "none", base_url=llm.endpoint, max_retries=20, timeout=600) as client:
         for _ in range(2):
             reply = await client.chat.completions.create(model=llm.model, messages=messages, **llm.sampling_parameters)
-            said = reply.choices[0].message.content or ""
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "More."}]
-        return int.from_bytes(hashlib.sha256(ids[0].encode()).digest()[:4], "big") / 2**32
+            content = reply.choices[0].message.content or ""
+            messages += [{"role": "assistant", "content": content}, {"role": "user", "content": "More."}]
+    return int.from_bytes(hashlib.sha256(rollout.rollout_id.encode()).digest()[:4], "big") / 2**32
 
 
 def _store(options: Mapping[str, Any]) -> LightningStoreClient:
@@ -104,7 +87,7 @@ def learn(options: Mapping[str, Any]) -> None:
         output_dir=options["folder"],
         logger=MetricsLogger(),
         resume=True,
-    ).fit(Talker(), tasks)
+    ).fit(talk, tasks)
 
 
 def run_agents(options: Mapping[str, Any]) -> None:
@@ -114,14 +97,13 @@ def run_agents(options: Mapping[str, Any]) -> None:
     )
     runner: LitAgentRunner[Any] = LitAgentRunner(heartbeat_interval=1.0)
     trainer = Trainer(strategy=runners, runner=runner, store=_store(options), logger=MetricsLogger())
-    trainer.fit(Talker())
+    trainer.fit(talk)
 
 
 def sample(options: Mapping[str, Any]) -> None:
     """Be a server that speaks vLLM's wire, until the process is ended."""
     VllmWireServer(options["model"], port=options["port"])
-    sys.stdout.write("serving\n")
-    sys.stdout.flush()
+    print("serving", flush=True)
     signal.pause()
 
 

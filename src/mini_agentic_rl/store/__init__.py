@@ -16,7 +16,7 @@ The path of a call, such as `update_attempt`, down to the data:
     database_store.py  `DatabaseStore`: transactions in threads, with group commit
     sql/               the tables in SQLite or PostgreSQL
 
-A new database backend implements `Tables`, and the five abstract methods of `DatabaseStore`; see
+A new database backend implements `Tables` and `Database`; see
 integrations/mongo/store.py. An entry point of the group `mini_agentic_rl.stores` gives it a URL scheme, and
 `make_store` in tests/store/conftest.py runs the tests of the contract on it.
 
