@@ -110,13 +110,18 @@ RELATIVE: Final = Fraction(1, 10_000)
 ABSOLUTE: Final = Fraction(1, 200)
 """Tolerances of an answer, for rounding."""
 
+WRONG_ANSWER: Final = 0.1
+"""Reward of a wrong answer; no answer gets 0. Rewards first teach to convert again instead of calculating, and a large
+step makes the policy convert until its turns end. With equal rewards for all of these rollouts, no step would teach it
+to answer again (`dev/LOG.md`)."""
+
 _MAIN_JOB: Final[Mapping[str, Any]] = {
     **SHORT_IMITATION,
     "loop.total_steps": 20,
     "loop.tasks_per_step": 8,
     "loop.tool_format": "compact",
     "learner.learning_rate": 5e-4,
-    "learner.warmup_steps": 2,
+    "learner.warmup_steps": 6,
     "engine.cache_mib": 1024,
     "warm_start.examples": 96,
     "warm_start.learning_rate": 2e-3,
@@ -125,8 +130,9 @@ _MAIN_JOB: Final[Mapping[str, Any]] = {
 }
 """Training settings: a short warm-up until the policy is ready for rewards, then rewards alone. The policy is tried
 after 48, 64 and 96 examples. The rate of the warm-up falls: with a constant one the last batches decide whether a
-measure after the first is converted at all (`dev/LOG.md`). Each step has four tasks of each of the two kinds. The cache
-holds the 128 conversations of a measurement in float32; a smaller one computes their prompts again and again."""
+measure after the first is converted at all (`dev/LOG.md`). The rate of reinforcement learning rises for six steps:
+with two, the second step can teach to convert without end. Each step has four tasks of each of the two kinds. The
+cache holds the 128 conversations of a measurement in float32; a smaller one computes their prompts again and again."""
 
 _SHOWN_WHOLE: Final = ("centimetres", "metres")
 """Metric units of sums whose demonstrations convert every measure: 4 in 10. The others convert only the first."""
@@ -235,9 +241,10 @@ class _Conversion(ToolEpisode):
         return abs(Fraction(number) - self._gold) <= max(ABSOLUTE, RELATIVE * abs(self._gold))
 
     def scores(self) -> dict[str, float]:
-        """Return the usual scores, and whether each tool was used."""
+        """Return the usual scores, and whether each tool was used. A wrong answer is rewarded more than none."""
+        scores = super().scores()
         used = {name: float(name in self.used) for name in (CONVERT, CALCULATOR)}
-        return {**super().scores(), **used}
+        return {**scores, **used, "reward": max(scores["reward"], WRONG_ANSWER * scores["answered"])}
 
     def expert(self) -> Message:
         """Return the conversion of the next measure, then the calculation, then the answer."""
