@@ -116,12 +116,12 @@ def test_a_kill_at_a_random_moment_keeps_the_last_checkpoint(tmp_path: Path) -> 
 
     for _ in range(8):
         pid = _forked(work)
+        while not done.exists():  # the first checkpoint takes longer on a busy machine
+            time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.1))
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        text = done.read_text() if done.exists() else ""
-        assert _resumed(tmp_path / "run") >= int(text or 0)
-    assert done.exists(), "no checkpoint was finished: nothing can be lost"
+        assert _resumed(tmp_path / "run") >= int(done.read_text() or 0)
 
 
 def test_a_killed_gateway_keeps_every_call_reward_and_deletion_that_it_acknowledged(tmp_path: Path) -> None:

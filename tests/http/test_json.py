@@ -87,9 +87,9 @@ def test_depth_is_bounded_at_any_size(pad):
 def test_no_level_of_a_nested_text_is_read_again_for_each_one_above_it(opening, middle, closing):
     chain = opening * 97 + middle + closing * 97
     text = "[" + ",".join([chain] * (500_000 // len(chain))) + "]"
-    began = time.process_time()
+    began = time.thread_time()
     value = parse_json(text)
-    assert time.process_time() - began < 1.25  # 2 s and more with each level read again
+    assert time.thread_time() - began < 1.25  # 2 s and more with each level read again
     assert value == json.loads(text)
 
 

@@ -86,4 +86,4 @@ def test_what_cannot_be_held_in_parts_is_refused(options, said):
 async def test_one_rank_has_nobody_to_share_with():
     alone = MiniGRPO("embedded", ranks=RankSettings(shard=True), sampler=SamplerSettings(sampler="vllm"))
     with pytest.raises(PolicyError, match="shard: one rank has nobody to share the base with: start several"):
-        alone._maker(None)
+        await alone.run([{}])
