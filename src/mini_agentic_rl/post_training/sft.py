@@ -133,8 +133,6 @@ class _SupervisedFineTuning(PostTraining[SFTSettings]):
                     logger.log({"loss": float(np.mean(losses)), **metrics, **speed}, step=self.step)
                     losses, last_log, last_logged_step = [], now, self.step
                 if stop.is_set():
-                    logger.note("interrupted: writing a checkpoint")
-                    self._save_checkpoint()
                     break
                 if self._is_due(settings.eval_every) and self.has_held_out:
                     stops_early = self._evaluate_held_out()
@@ -143,6 +141,9 @@ class _SupervisedFineTuning(PostTraining[SFTSettings]):
                     self._save_checkpoint()
                 if self.step % self._steps_per_epoch == 0 and self.processes.is_main_process:
                     self.folder.save_epoch(self.step // self._steps_per_epoch, self.save_model)
+            if stop.is_set():  # also if the signal came during an evaluation or while an epoch was saved
+                logger.note("interrupted: writing a checkpoint")
+                self._save_checkpoint()
         self.epochs = self.step / self._steps_per_epoch
         if self._best is not None and self._best[1] != self.step:
             load_weights(self.model, self.folder.checkpoint_path(self._best[1]))

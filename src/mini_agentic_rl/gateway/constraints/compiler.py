@@ -216,9 +216,9 @@ class ConstraintCompiler:
         try:
             outcome = await asyncio.wait_for(self._try(schemas, text), patience)
         except (NoTrialError, asyncio.TimeoutError) as error:
-            logger.warning("the form of an answer could not be tried: %s", error or "no answer in time")
+            logger.warning("the form of an answer could not be tried: %s", str(error) or "no answer in time")
             raise OverloadedError(
-                f"The server is busy: {error or 'it compiles too much'}. Try again shortly."
+                f"The server is busy: {str(error) or 'it compiles too much'}. Try again shortly."
             ) from error
         if outcome.ended:
             raise GrammarError(_ENDED[outcome.ended].format(self._limits))
