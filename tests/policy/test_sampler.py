@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from mini_agentic_rl.policy import sampler
 from mini_agentic_rl.policy.sampler import Row, TokenCounts, fit_mask, sample, uniform
-from mini_agentic_rl.tokens import SamplingParams
+from mini_agentic_rl.tokens import ConstraintError, SamplingParams
 
 
 def _rows(count, **params):
@@ -132,6 +132,26 @@ def test_truncation_and_greed_choose_among_the_allowed_tokens():
     assert {draw.token for draw in draws} == {1, 2}
     (draw,) = sample(logits.clone(), _masked_rows(1, [2, 3], 4, temperature=0.0))
     assert draw.token == 2
+
+
+def test_rows_beside_masked_ones_are_drawn_bit_by_bit_as_without_them():
+    logits = torch.randn(9, 500, generator=torch.Generator().manual_seed(0))
+    params = [SamplingParams(temperature=t, top_p=p, top_logprobs=2) for t in (0.0, 0.7, 1.0) for p in (1.0, 0.9, 0.5)]
+    free = [Row(one, seed) for seed, one in enumerate(params)]
+    mask = _mask(*range(0, 500, 7), vocabulary=500)
+    mixed = [Row(row.sampling, row.seed, allowed=mask if i % 2 else None) for i, row in enumerate(free)]
+    expected, found = sample(logits.clone(), free), sample(logits.clone(), mixed)
+    assert found[::2] == expected[::2]
+    assert all(draw.token % 7 == 0 for draw in found[1::2])
+
+
+def test_a_mask_that_allows_nothing_the_model_has_is_an_error():
+    wide = np.zeros(4, np.int32)
+    wide[3] = 1
+    with pytest.raises(ConstraintError):
+        fit_mask(wide, 70)
+    assert fit_mask(np.array([-1, -1, -1, -1], np.int32), 70).tolist() == [-1, -1, 63]
+    assert fit_mask(np.array([-1], np.int32), 70).tolist() == [-1, 0, 0]
 
 
 def test_biases_and_penalties_of_many_rows_are_those_of_each_row_alone():

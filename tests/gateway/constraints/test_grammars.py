@@ -207,6 +207,7 @@ def test_schemas_that_the_library_cannot_enforce_are_refused_only_if_they_are_st
         ({"type": "objekt"}, "objekt"),
         ({"$ref": "#/$defs/none"}, "does not exist"),
         ({"$ref": "http://127.0.0.1:9/schema"}, "127.0.0.1"),
+        ({"type": "string", "pattern": "("}, "regex"),
         ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "unsatisfiable"),
     ],
 )
@@ -258,6 +259,14 @@ def test_a_thought_comes_first_and_is_free(begun, fields, text, allowed):
     for tokenizer, compiler in ((TOKENIZER, COMPILER), (with_tags, ConstraintCompiler(with_tags, [END]))):
         rule = rule_of(**fields, thought=(ThinkTags("<think>", "</think>"), begun))
         assert accepts(asyncio.run(compiler.compile(rule))(), written(text, tokenizer)) is allowed
+
+
+def test_the_digest_of_a_rule_which_the_event_loop_makes_walks_through_no_schema():
+    schema = {"type": "object", "properties": {"a": NUMBER}, "examples": [[]] * 1000}
+    rule = rule_of(response_format=json_schema(schema), tools=[strict(SHORT)])
+    values = [rule.value, *(call.arguments for call in rule.calls)]
+    assert len(values) == 2
+    assert all(isinstance(value.schema, str) for value in values)
 
 
 async def test_a_form_is_compiled_once_and_the_oldest_is_dropped(monkeypatch):
@@ -337,6 +346,7 @@ def test_every_servers_field_for_a_form_is_the_same_form(kind):
         ({"structured_outputs": {"json": "no json"}}, "structured_outputs.json"),
         ({"guided_choice": "red"}, "guided_choice"),
         ({"guided_regex": "("}, "guided_regex"),
+        ({"guided_json": "[1]"}, "guided_json"),
         ({"grammar": "root ::= missing"}, "grammar"),
         ({"guided_json": NUMBER, **OBJECT}, "guided_json"),
         ({"response_format": {"type": "text", "schema": NUMBER}}, "response_format"),

@@ -185,7 +185,10 @@ def test_models_are_listed_and_choose_the_adapter(serve):
     ("options", "param"),
     [
         ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"extra_body": {"repetition_penalty": 0}}, "repetition_penalty"),
+        ({"n": 0}, "n"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"stop": ["a", ""]}, "stop[1]"),
         ({"stop": "x" * 1025}, "stop"),
@@ -201,6 +204,7 @@ def test_models_are_listed_and_choose_the_adapter(serve):
         ({"messages": [{"role": "wizard", "content": "hi"}]}, "messages[0].role"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"extra_body": {"stop_token_ids": [10**9]}}, "stop_token_ids"),
+        ({"extra_body": {"stop_token_ids": [-1]}}, "stop_token_ids[0]"),
         ({"extra_body": {"min_tokens": 9}, "max_tokens": 8}, "min_tokens"),
         ({"extra_body": {"min_tokens": 2}, "response_format": {"type": "json_object"}}, "min_tokens"),
         ({"extra_body": {"stream_options": {"include_usage": True}}}, "stream_options"),

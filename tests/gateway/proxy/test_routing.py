@@ -11,7 +11,7 @@ import openai
 import pytest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from mini_agentic_rl.gateway.proxy import upstreams
+from mini_agentic_rl.gateway.proxy import llm_proxy, upstreams
 from mini_agentic_rl.gateway.proxy.upstreams import DOWN_SECONDS, Upstreams
 from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.semconv import AGL_EXCEPTION
@@ -252,6 +252,32 @@ async def test_a_rollout_that_used_up_its_tokens_is_stopped_and_marked(upstream,
     assert all(body["stream_options"] == {"include_usage": True} for body in server.bodies)
     assert len(server.bodies) == 2
     assert len(await store.query_spans(rollout.rollout_id, name=AGL_EXCEPTION)) == 1
+
+
+async def test_a_proxy_that_serves_for_ever_gives_answers_its_seconds_and_reports_an_end_by_itself(
+    proxying, monkeypatch
+):
+    proxy, seconds = await proxying({"base_url": "http://127.0.0.1:9/v1"}), []
+
+    async def stop(timeout):
+        seconds.append(timeout)
+
+    def asked_to_stop(asked):
+        async def until_signal(runs, stop):
+            assert runs()
+            await stop()
+            return asked
+
+        return until_signal
+
+    with monkeypatch.context() as patch:
+        patch.setattr(proxy, "stop", stop)
+        patch.setattr(llm_proxy, "serve_until_signal", asked_to_stop(True))
+        await proxy.run_forever(7.0)
+        patch.setattr(llm_proxy, "serve_until_signal", asked_to_stop(False))
+        with pytest.raises(RuntimeError, match="ended unexpectedly"):
+            await proxy.run_forever()
+    assert seconds == [7.0, 30.0]
 
 
 async def test_prometheus_is_told_of_the_servers_and_of_the_tokens_that_they_tell(upstream, proxying):

@@ -23,7 +23,7 @@ from mini_agentic_rl.gateway.tool_formats import HERMES, ToolCall
 from mini_agentic_rl.tokens import TokenDelta
 
 from ..samples import CALCULATOR, CALL_TEXT
-from ..small_tokenizer import THINKING_BEGUN, sentencepiece_tokenizer, small_tokenizer
+from ..small_tokenizer import THINKING, THINKING_BEGUN, sentencepiece_tokenizer, small_tokenizer
 
 
 def feed(choice, ids, size=1):
@@ -49,6 +49,13 @@ def test_pieces_are_whole_characters_and_join_to_the_text(make):
             parts.append(detokenizer.finish())
             assert "".join(parts) == text
             assert not any("\ufffd" in part for part in parts)
+
+
+def test_half_a_character_at_the_end_comes_out_as_a_replacement(tokenizer):
+    detokenizer = Detokenizer(Decoder(tokenizer))
+    ids = tokenizer.encode("a🙂", add_special_tokens=False)[:-1]
+    assert "".join(detokenizer.add(token_id) for token_id in ids) == "a"
+    assert set(detokenizer.finish()) == {"\ufffd"}
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
@@ -176,6 +183,13 @@ def test_adversarial_text_costs_time_in_proportion_to_its_length(begun):
         started = time.process_time()
         read_in_pieces([text[at : at + 3] for at in range(0, len(text), 3)], begun)
         assert time.process_time() - started < 3.0
+
+
+def test_think_tags_are_found_in_template_or_vocabulary():
+    assert ChatRenderer(small_tokenizer(THINKING)).thinking == "fork"
+    assert ChatRenderer(small_tokenizer(added=["<think>", "</think>"])).thinking == "fork"
+    assert ChatRenderer(small_tokenizer()).thinking == "off"
+    assert ChatRenderer(small_tokenizer(), thinking="keep").thinking == "keep"
 
 
 def test_a_forced_call_closes_the_thought_that_the_prompt_opens():

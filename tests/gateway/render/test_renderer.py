@@ -39,6 +39,13 @@ def text_of(renderer, ids):
     return renderer.tokenizer.decode(list(ids), skip_special_tokens=False)
 
 
+def test_an_answer_cut_by_the_length_bound_is_ended_by_the_continuation():
+    renderer, messages = ChatRenderer(small_tokenizer()), three_turns()
+    added = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR])
+    added_after_cut = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR], ended=False)
+    assert added_after_cut == [renderer.end_of_turn_id, *added]
+
+
 def test_the_end_of_turn_is_found_where_it_is_not_the_eos_token():
     renderer = ChatRenderer(small_tokenizer(GEMMA, eos="</s>"), extra_eos_ids=[5])
     tokens = renderer.tokenizer.convert_ids_to_tokens(list(renderer.eos_ids))
