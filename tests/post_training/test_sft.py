@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import Learner, load_model
 from mini_agentic_rl.post_training import SFTSettings, train_sft
+from mini_agentic_rl.post_training.run import RunFolder
 from post_training.samples import conversations, quick
 
 ADAPTER = "adapter_model.safetensors"
@@ -76,6 +78,20 @@ def test_the_folder_is_a_model_for_the_policy_and_for_further_training(tiny_fold
     assert two["before"]["loss"] == pytest.approx(one["after"]["loss"], rel=1e-4)
     assert two["after"]["loss"] < one["after"]["loss"]
     assert json.loads((second / "adapter_config.json").read_text())["base_model_name_or_path"] == tiny_folder
+
+
+def test_a_signal_while_an_epoch_is_saved_leaves_a_checkpoint_of_its_last_step(tiny_folder, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    save_epoch = RunFolder.save_epoch
+
+    def interrupted(self, *arguments):
+        signal.raise_signal(signal.SIGINT)
+        return save_epoch(self, *arguments)
+
+    monkeypatch.setattr(RunFolder, "save_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train_sft(quick(SFTSettings, tiny_folder, out, num_epochs=2), train_rows=conversations())
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["checkpoint-3"]
 
 
 def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny_folder, tmp_path, monkeypatch):
