@@ -90,8 +90,8 @@ def test_a_signal_while_an_epoch_is_saved_leaves_a_checkpoint_of_its_last_step(t
 
     monkeypatch.setattr(RunFolder, "save_epoch", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        train_sft(quick(SFTSettings, tiny_folder, out, num_epochs=2), train_rows=conversations())
-    assert [path.name for path in (out / "checkpoints").iterdir()] == ["checkpoint-3"]
+        train_sft(quick(SFTSettings, tiny_folder, out, num_epochs=2, checkpoint_every=2), train_rows=conversations())
+    assert (out / "checkpoints" / "checkpoint-3").is_dir()
 
 
 def test_a_killed_run_goes_on_and_ends_as_if_it_had_not_been_killed(tiny_folder, tmp_path, monkeypatch):
