@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from mini_agentic_rl.processes import (
+    Child,
     CoreWatch,
     DeadlineProcess,
     EndedError,
@@ -257,3 +259,10 @@ def test_the_clocks_of_the_system_go_forward():
     assert allowed_cores() > 0
     assert busy_seconds() >= before[0]
     assert seconds_of_family() > before[1]
+
+
+async def test_a_process_whose_argument_cannot_be_sent_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        Child("child", "os:getpid", lambda: None, 1.0)
+    assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from mini_agentic_rl.datasets import ArithmeticDataset, DatasetError, load_examp
 from mini_agentic_rl.environments import load_recipe, shared_client
 from mini_agentic_rl.integrations.hello_agents import create_accuracy_reward, create_math_dataset
 from mini_agentic_rl.integrations.hello_agents.prompt_agent import PromptAgent
-from mini_agentic_rl.recipes.math import TOOLS, MathAgent, MathRewardHook, demonstration, opening, use_tool
+from mini_agentic_rl.recipes.math import MAX_TURNS, TOOLS, MathAgent, MathRewardHook, demonstration, opening, use_tool
 from mini_agentic_rl.recipes.math.worked import operations
 from mini_agentic_rl.rewards import is_correct
 from mini_agentic_rl.semconv import CompletionSpanAttributes
@@ -46,6 +46,12 @@ async def test_tool_calls_are_executed_and_their_results_go_back(server: Scripte
     assert all(message["content"].startswith("error: ") for message in refused)
 
 
+async def test_the_conversation_ends_after_max_turns(server: ScriptedServer) -> None:
+    server.script = [calls("calculator", '{"expression": "1"}')]
+    await MathAgent(max_turns=3).rollout_async(TASK, {"llm": server.llm()}, a_rollout())
+    assert len(server.requests) == 3
+
+
 async def test_a_task_of_the_style_text_is_answered_without_tools(server: ScriptedServer) -> None:
     (task,) = load_task_dataset("text:arithmetic", size=1)
     server.script = [calls("calculator", '{"expression": "1"}')]
@@ -70,6 +76,14 @@ async def test_rows_for_rewards_are_played_by_the_same_conversation(server: Scri
     assert first["tools"] == second["tools"] == TOOLS
     assert second["messages"][-1]["content"] == task["answer"]
     assert rollout.metadata["output"] == f"Answer: {task['answer']}"
+
+
+async def test_a_row_for_rewards_that_ends_in_a_call_has_no_answer(server: ScriptedServer) -> None:
+    (task,) = load_examples("arithmetic:1", "rl", max_samples=1)
+    server.script = [calls("calculator", '{"expression": "1"}', content=f"Answer: {task['answer']}")]
+    agent = PromptAgent(create_accuracy_reward())
+    assert await agent.rollout_async(task, {"llm": server.llm()}, a_rollout()) == 0.0
+    assert len(server.requests) == MAX_TURNS
 
 
 async def test_an_llm_of_any_name_is_used_if_it_is_the_only_one(server: ScriptedServer) -> None:

@@ -188,6 +188,22 @@ async def test_an_agent_that_raises_fails_its_attempt_and_the_runner_goes_on(
     assert "no such table" in spans[0].attributes["agentlightning.failure.reason"]
 
 
+async def test_a_step_raises_what_the_agent_raised_once_the_store_knows_of_it(store: InMemoryLightningStore) -> None:
+    @rollout
+    async def agent(task: str) -> float:
+        raise LookupError("no such table")
+
+    runner = LitAgentRunner(DummyTracer())
+    with runner.run_context(agent=agent, store=store):
+        with pytest.raises(LookupError, match="no such table"):
+            await runner.step("x")
+        [ended] = await store.query_rollouts()
+        assert ended.status == "failed"
+        assert await _reason(store, ended.rollout_id) == "the agent: LookupError: no such table"
+        with pytest.raises(LookupError):
+            await runner.step("y")
+
+
 @pytest.mark.parametrize("result", ["text", float("nan")])
 async def test_a_result_that_is_no_reward_fails_the_attempt(store: InMemoryLightningStore, result: Any) -> None:
     @rollout
@@ -454,6 +470,15 @@ async def test_work_that_arrives_wakes_a_waiting_runner(store: InMemoryLightning
         event.set()
         await asyncio.wait_for(task, 30)
     assert [done.status for done in ended] == ["succeeded"]
+
+
+async def test_max_rollouts_ends_the_runner(store: InMemoryLightningStore) -> None:
+    for number in range(3):
+        await store.enqueue_rollout(number)
+    runner = LitAgentRunner(DummyTracer(), max_rollouts=2)
+    with runner.run_context(agent=rollout(lambda task: None), store=store):
+        await asyncio.wait_for(runner.iter(), 30)
+    assert [done.status for done in await store.query_rollouts()] == ["succeeded", "succeeded", "queuing"]
 
 
 async def test_runners_of_one_store_send_their_heartbeats_together_while_they_work() -> None:

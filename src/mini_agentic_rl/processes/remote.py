@@ -147,12 +147,13 @@ class Child:
         logger = logging.getLogger(PACKAGE_LOGGER)
         self.name = name
         self._mark = new_family()
+        pickled = pickle.dumps(argument)  # before the file: it may fail
         handle, failure_path = tempfile.mkstemp(prefix="mini-agentic-rl-")
         os.close(handle)
         self._failure_path = Path(failure_path)
         options = {
             "entry": entry,
-            "argument": pickle.dumps(argument),
+            "argument": pickled,
             "log_level": logger.level if logger.handlers else None,
             "mark": self._mark,
             "failure_path": failure_path,
