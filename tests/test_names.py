@@ -19,31 +19,56 @@ import mini_agentic_rl as agl
 from mini_agentic_rl.compat import MOVED, current
 from processes import PythonProcess
 
-MODULES = """
-    types store store.base store.memory store.threading store.client_server store.utils runner litagent
-    litagent.decorator emitter emitter.annotation emitter.exception emitter.message emitter.object emitter.reward
-    adapter adapter.triplet adapter.messages tracer tracer.base tracer.dummy tracer.otel execution execution.base
-    execution.client_server execution.events execution.shared_memory trainer algorithm semconv reward config logging
-    llm_proxy env_var
-"""
+MODULES = (
+    *("types", "store", "store.base", "store.memory", "store.threading", "store.client_server", "store.utils"),
+    *("runner", "litagent", "litagent.decorator"),
+    *("emitter", "emitter.annotation", "emitter.exception", "emitter.message", "emitter.object", "emitter.reward"),
+    *("adapter", "adapter.triplet", "adapter.messages", "tracer", "tracer.base", "tracer.dummy", "tracer.otel"),
+    *("execution", "execution.base", "execution.client_server", "execution.events", "execution.shared_memory"),
+    *("trainer", "algorithm", "semconv", "reward", "config", "logging", "llm_proxy", "env_var"),
+)
 
-EXPORTS = """
-    Adapter TraceAdapter OtelTraceAdapter TraceToTripletBase TracerTraceToTriplet LlmProxyTraceToTriplet TraceToMessages
-    Algorithm algo FastAlgorithm Baseline APO VERL emit_reward emit_message emit_object emit_exception emit_annotation
-    operation reward get_reward_value get_rewards_from_span is_reward_span find_reward_spans find_final_reward
-    get_message_value get_object_value ExecutionStrategy ClientServerExecutionStrategy SharedMemoryExecutionStrategy
-    ExecutionEvent ThreadingEvent MultiprocessingEvent LitAgent rollout llm_rollout prompt_rollout Runner LitAgentRunner
-    LightningStore LightningStoreCapabilities LightningStoreStatistics LightningStoreClient LightningStoreServer
-    InMemoryLightningStore LightningStoreThreaded Tracer OtelTracer DummyTracer get_active_tracer set_active_tracer
-    clear_active_tracer Trainer LLMProxy setup_logging LightningEnvVar resolve_bool_env_var resolve_int_env_var
-    resolve_str_env_var Rollout Attempt AttemptedRollout RolloutConfig EnqueueRolloutRequest Worker Triplet Task Span
-    SpanCoreFields PaginatedResult Dataset Hook LLM ProxyLLM PromptTemplate NamedResources Resource ResourcesUpdate
-    AgentOpsTracer build_component lightning_cli setup_module_logging configure_logger TaskInput RolloutMode
-    RolloutStatus AttemptStatus WorkerStatus ResourceUnion Attributes AttributeValue TraceStatus OtelResource
-    SpanContext SpanLike Event Link TraceState StatusCode SpanNames SpanAttributeNames SpanRecordingContext
-    ParallelWorkerBase RolloutRawResult ModelConfig MiniGRPO MiniLLMServer SqlLightningStore MongoLightningStore
-    TokenTree init
-"""
+EXPORTS = (
+    *("Adapter", "TraceAdapter", "OtelTraceAdapter", "TraceToTripletBase", "TracerTraceToTriplet"),
+    *("LlmProxyTraceToTriplet", "TraceToMessages"),
+    *("Algorithm", "algo", "FastAlgorithm", "Baseline", "APO", "VERL"),
+    *("emit_reward", "emit_message", "emit_object", "emit_exception", "emit_annotation", "operation", "reward"),
+    *("get_reward_value", "get_rewards_from_span", "is_reward_span", "find_reward_spans", "find_final_reward"),
+    *("get_message_value", "get_object_value"),
+    *("ExecutionStrategy", "ClientServerExecutionStrategy", "SharedMemoryExecutionStrategy"),
+    *("ExecutionEvent", "ThreadingEvent", "MultiprocessingEvent"),
+    *("LitAgent", "rollout", "llm_rollout", "prompt_rollout", "Runner", "LitAgentRunner"),
+    *("LightningStore", "LightningStoreCapabilities", "LightningStoreStatistics"),
+    *("LightningStoreClient", "LightningStoreServer", "InMemoryLightningStore", "LightningStoreThreaded"),
+    *("Tracer", "OtelTracer", "DummyTracer", "get_active_tracer", "set_active_tracer", "clear_active_tracer"),
+    *("Trainer", "LLMProxy", "setup_logging"),
+    *("LightningEnvVar", "resolve_bool_env_var", "resolve_int_env_var", "resolve_str_env_var"),
+    *("Rollout", "Attempt", "AttemptedRollout", "RolloutConfig", "EnqueueRolloutRequest", "Worker", "Triplet", "Task"),
+    *("Span", "SpanCoreFields", "PaginatedResult", "Dataset", "Hook"),
+    *("LLM", "ProxyLLM", "PromptTemplate", "NamedResources", "Resource", "ResourcesUpdate"),
+    *("AgentOpsTracer", "build_component", "lightning_cli", "setup_module_logging", "configure_logger", "TaskInput"),
+    *("RolloutMode", "RolloutStatus", "AttemptStatus", "WorkerStatus", "ResourceUnion", "Attributes", "AttributeValue"),
+    *(
+        "TraceStatus",
+        "OtelResource",
+        "SpanContext",
+        "SpanLike",
+        "Event",
+        "Link",
+        "TraceState",
+        "StatusCode",
+        "SpanNames",
+    ),
+    *(
+        "SpanNames",
+        "SpanAttributeNames",
+        "SpanRecordingContext",
+        "ParallelWorkerBase",
+        "RolloutRawResult",
+        "ModelConfig",
+    ),
+    *("MiniGRPO", "MiniLLMServer", "SqlLightningStore", "MongoLightningStore", "TokenTree", "init"),
+)
 
 ROLLOUT_FIELDS = "input mode resources_id config metadata"
 PAGE_FIELDS = "sort_by sort_order limit offset"
@@ -52,11 +77,15 @@ PAGE_FIELDS = "sort_by sort_order limit offset"
 SIGNATURES = {
     "LightningStore.start_rollout": (1, f"{ROLLOUT_FIELDS} worker_id"),
     "LightningStore.enqueue_rollout": (1, ROLLOUT_FIELDS),
+    "LightningStore.enqueue_many_rollouts": (1, ""),
     "LightningStore.dequeue_rollout": (0, "worker_id"),
     "LightningStore.dequeue_many_rollouts": (0, "limit worker_id"),
     "LightningStore.start_attempt": (1, "rollout_id worker_id"),
+    "LightningStore.add_span": (1, ""),
+    "LightningStore.add_many_spans": (1, ""),
     "LightningStore.add_otel_span": (3, "rollout_id attempt_id readable_span sequence_id"),
     "LightningStore.get_next_span_sequence_id": (2, "rollout_id attempt_id"),
+    "LightningStore.get_many_span_sequence_ids": (1, ""),
     "LightningStore.query_rollouts": (
         0,
         f"status_in rollout_id_in rollout_id_contains filter_logic {PAGE_FIELDS}",
@@ -72,6 +101,7 @@ SIGNATURES = {
     "LightningStore.get_rollout_by_id": (1, "rollout_id"),
     "LightningStore.get_latest_attempt": (1, "rollout_id"),
     "LightningStore.get_resources_by_id": (1, "resources_id"),
+    "LightningStore.get_latest_resources": (0, ""),
     "LightningStore.get_worker_by_id": (1, "worker_id"),
     "LightningStore.add_resources": (1, "resources"),
     "LightningStore.update_resources": (2, "resources_id resources"),
@@ -79,6 +109,8 @@ SIGNATURES = {
     "LightningStore.update_attempt": (2, "rollout_id attempt_id status worker_id last_heartbeat_time metadata"),
     "LightningStore.update_worker": (1, "worker_id heartbeat_stats"),
     "LightningStore.wait_for_rollouts": (0, "rollout_ids timeout"),
+    "LightningStore.statistics": (0, ""),
+    "LightningStore.otlp_traces_endpoint": (0, ""),
     "InMemoryLightningStore": (0, "scan_debounce_seconds"),
     "LightningStoreThreaded": (1, "store"),
     "LightningStoreServer": (3, "store host port"),
@@ -90,8 +122,10 @@ SIGNATURES = {
     "LitAgent.training_rollout_async": (3, "task resources rollout"),
     "LitAgent.validation_rollout": (3, "task resources rollout"),
     "LitAgent.validation_rollout_async": (3, "task resources rollout"),
+    "LitAgent.is_async": (0, ""),
     "llm_rollout": (1, "func strip_proxy"),
     "prompt_rollout": (1, "func"),
+    "rollout": (1, ""),
     "Hook.on_rollout_start": (0, "agent runner rollout"),
     "Hook.on_trace_start": (0, "agent runner tracer rollout"),
     "Hook.on_trace_end": (0, "agent runner tracer rollout"),
@@ -101,11 +135,13 @@ SIGNATURES = {
     "LitAgentRunner.step": (1, "input resources mode event"),
     "LitAgentRunner.run_context": (0, "agent store hooks worker_id"),
     "Tracer.trace_context": (1, "name store rollout_id attempt_id"),
+    "Tracer.get_last_trace": (0, ""),
     "Tracer.trace_run": (1, "func"),
     "Tracer.trace_run_async": (1, "func"),
     "Tracer.create_span": (4, "name attributes timestamp status"),
     "Tracer.operation_context": (4, "name attributes start_time end_time"),
     "Tracer.lifespan": (1, "store"),
+    "Tracer.get_langchain_handler": (0, ""),
     "emit_reward": (1, "reward primary_key attributes propagate"),
     "emit_message": (1, "message attributes propagate"),
     "emit_object": (1, "object attributes propagate"),
@@ -116,6 +152,7 @@ SIGNATURES = {
         0,
         "repair_hierarchy llm_call_match agent_match exclude_llm_call_in_reward reward_match",
     ),
+    "TraceToMessages": (0, ""),
     "Trainer": (
         0,
         "dev n_runners max_rollouts initial_resources tracer adapter store runner strategy port algorithm llm_proxy "
@@ -135,6 +172,7 @@ SIGNATURES = {
         "async_openai_client gradient_model apply_edit_model diversity_temperature gradient_batch_size val_batch_size "
         "beam_width branch_factor beam_rounds rollout_batch_timeout run_initial_validation",
     ),
+    "APO.get_best_prompt": (0, ""),
     "VERL": (1, "config"),
     "LLMProxy": (2, "port model_list store host num_retries"),
     "ProxyLLM.get_base_url": (2, "rollout_id attempt_id"),
@@ -164,51 +202,64 @@ FIELDS = {
 }
 
 # `module` or `module:attribute`, as the README, the guides, the examples and those who asked for this package write it.
-SHOWN = """
-    mini_agent_lighting:Trainer mini_agent_lighting.litagent:LitAgent mini_agent_lighting.types:Hook
-    mini_agent_lighting.types:Rollout mini_agent_lighting.types:Task mini_agent_lighting.algorithm.mini_grpo:MiniGRPO
-    mini_agent_lighting.utils.mini_llm_server:MiniLLMServer mini_agentic_rl.core:LLMConfig
-    mini_agentic_rl.agents:LLMConfig mini_agentic_rl.agents:SimpleAgent mini_agentic_rl.agents.simple_agent:SimpleAgent
-    mini_agentic_rl.algorithm.measure:Measure mini_agentic_rl.policy:LearnerSettings mini_agentic_rl.cli.script:number
-    mini_agentic_rl.cli.script:run_script mini_agentic_rl.datasets:ArithmeticDataset
-    mini_agentic_rl.datasets:divide_examples mini_agentic_rl.datasets:load_examples
-    mini_agentic_rl.datasets:load_task_dataset mini_agentic_rl.post_training:SFTSettings
-    mini_agentic_rl.post_training:train_sft mini_agentic_rl.post_training.scoring.server:ScoreServer
-    mini_agentic_rl.rewards:AccuracyReward mini_agentic_rl.rewards:Criterion mini_agentic_rl.rewards:FormatReward
-    mini_agentic_rl.rewards:JudgeReward mini_agentic_rl.rewards:WeightedSum mini_agentic_rl.rewards.math:is_correct
-    mini_agentic_rl.rl.datasets:STAND_IN mini_agentic_rl.rl.datasets:usual_dataset
-    mini_agentic_rl.rl_training_tool:RLTrainingTool mini_agentic_rl.tools:RLTrainingTool
-    mini_agentic_rl.tools:CALCULATOR_TOOL mini_agentic_rl.tools:calculate mini_agentic_rl.tools.mcp_calculator
-    mini_agentic_rl.recipes.sql.tool:SqlDatabase mini_agentic_rl.trainer.statistics:pass_at_k
-    mini_agentic_rl.trainer.statistics:wilson_interval mini_agentic_rl:LoggingHook
-    mini_agentic_rl.store.client_server:LightningStoreClient mini_agentic_rl.store.client_server:LightningStoreServer
-    mini_agentic_rl.env_var:LightningEnvVar mini_agentic_rl.llm_proxy:LLMProxy mini_agentic_rl.reward:find_final_reward
-"""
+SHOWN = (
+    *("mini_agent_lighting:Trainer", "mini_agent_lighting.litagent:LitAgent", "mini_agent_lighting.types:Hook"),
+    *("mini_agent_lighting.types:Rollout", "mini_agent_lighting.types:Task"),
+    *("mini_agent_lighting.algorithm.mini_grpo:MiniGRPO", "mini_agent_lighting.utils.mini_llm_server:MiniLLMServer"),
+    *("mini_agentic_rl.core:LLMConfig", "mini_agentic_rl.agents:LLMConfig", "mini_agentic_rl.agents:SimpleAgent"),
+    "mini_agentic_rl.agents.simple_agent:SimpleAgent",
+    *("mini_agentic_rl.algorithm.measure:Measure", "mini_agentic_rl.policy:LearnerSettings"),
+    *("mini_agentic_rl.cli.script:number", "mini_agentic_rl.cli.script:run_script"),
+    *("mini_agentic_rl.datasets:ArithmeticDataset", "mini_agentic_rl.datasets:divide_examples"),
+    *("mini_agentic_rl.datasets:load_examples", "mini_agentic_rl.datasets:load_task_dataset"),
+    *("mini_agentic_rl.post_training:SFTSettings", "mini_agentic_rl.post_training:train_sft"),
+    "mini_agentic_rl.post_training.scoring.server:ScoreServer",
+    *(
+        "mini_agentic_rl.rewards:AccuracyReward",
+        "mini_agentic_rl.rewards:Criterion",
+        "mini_agentic_rl.rewards:FormatReward",
+    ),
+    *("mini_agentic_rl.rewards:JudgeReward", "mini_agentic_rl.rewards:WeightedSum"),
+    "mini_agentic_rl.rewards.math:is_correct",
+    *("mini_agentic_rl.rl.datasets:STAND_IN", "mini_agentic_rl.rl.datasets:usual_dataset"),
+    *("mini_agentic_rl.rl_training_tool:RLTrainingTool", "mini_agentic_rl.tools:RLTrainingTool"),
+    *("mini_agentic_rl.tools:CALCULATOR_TOOL", "mini_agentic_rl.tools:calculate"),
+    *("mini_agentic_rl.tools.mcp_calculator", "mini_agentic_rl.recipes.sql.tool:SqlDatabase"),
+    *("mini_agentic_rl.trainer.statistics:pass_at_k", "mini_agentic_rl.trainer.statistics:wilson_interval"),
+    *("mini_agentic_rl:LoggingHook", "mini_agentic_rl.store.client_server:LightningStoreClient"),
+    *("mini_agentic_rl.store.client_server:LightningStoreServer", "mini_agentic_rl.env_var:LightningEnvVar"),
+    *("mini_agentic_rl.llm_proxy:LLMProxy", "mini_agentic_rl.reward:find_final_reward"),
+)
 
 # What callers of HelloAgents import from `mini_agentic_rl.rl`.
-OF_RL = """
-    TrainingConfig SFTTrainerWrapper GRPOTrainerWrapper PPOTrainerWrapper GSM8KDataset create_math_dataset
-    format_math_dataset create_sft_dataset create_rl_dataset preview_dataset MathRewardFunction create_accuracy_reward
-    create_length_penalty_reward create_step_reward evaluate_rewards train_with_sft train_with_grpo load_dataset
-    create_reward_function evaluate_model TRL_AVAILABLE check_trl_installation get_installation_guide get_device_info
-    usual_dataset LLMConfig SimpleAgent
-"""
+OF_RL = (
+    *("TrainingConfig", "SFTTrainerWrapper", "GRPOTrainerWrapper", "PPOTrainerWrapper", "GSM8KDataset"),
+    *("create_math_dataset", "format_math_dataset", "create_sft_dataset", "create_rl_dataset", "preview_dataset"),
+    *("MathRewardFunction", "create_accuracy_reward", "create_length_penalty_reward", "create_step_reward"),
+    *("evaluate_rewards", "train_with_sft", "train_with_grpo", "load_dataset", "create_reward_function"),
+    *("evaluate_model", "TRL_AVAILABLE", "check_trl_installation", "get_installation_guide", "get_device_info"),
+    *("usual_dataset", "LLMConfig", "SimpleAgent"),
+)
 
 
 def test_a_module_has_one_object_under_both_names():
-    for name in MODULES.split():
+    for name in MODULES:
         module = import_module(f"mini_agentic_rl.{name}")
         assert import_module(f"mini_agent_lighting.{name}") is module, name
         assert module.__name__ == module.__spec__.name == f"mini_agentic_rl.{current(name)}", name
 
 
 def test_a_name_can_be_had_from_the_top_under_both_names():
-    assert mini_agent_lighting is agl
+    for name in EXPORTS:
+        assert getattr(mini_agent_lighting, name) is getattr(agl, name), name
+    assert set(EXPORTS) <= set(dir(agl))
+    assert set(EXPORTS) <= set(agl.__all__)
+
+
+def test_everything_can_be_imported_at_once():
     names: dict[str, object] = {}
     exec("from mini_agent_lighting import *", names)
-    for name in EXPORTS.split():
-        assert names[name] is getattr(agl, name), name
-    assert set(EXPORTS.split()) <= set(dir(agl)) & set(agl.__all__)
+    assert set(EXPORTS) <= set(names)
 
 
 def _named(path):
@@ -245,16 +296,21 @@ def test_a_module_that_has_moved_is_found_under_its_older_name():
 
 
 def test_a_name_that_was_shown_to_users_is_found():
-    for name in [*SHOWN.split(), *(f"mini_agentic_rl.rl:{name}" for name in OF_RL.split())]:
+    for name in [*SHOWN, *(f"mini_agentic_rl.rl:{name}" for name in OF_RL)]:
         module, _, attribute = name.partition(":")
         assert hasattr(import_module(module), attribute or "__name__"), name
+
+
+def test_the_older_name_is_the_package_itself():
+    assert mini_agent_lighting is agl
+    assert sys.modules["mini_agent_lighting"].__spec__.name == "mini_agentic_rl"
 
 
 def test_what_was_pickled_under_the_older_name_is_read():
     assert pickle.loads(b"cmini_agent_lighting.types.core\nRolloutConfig\n.") is agl.RolloutConfig
 
 
-@pytest.mark.parametrize("name", ["algorithm.nothing.deeper", "utils.nothing"])
+@pytest.mark.parametrize("name", ["nothing", "algorithm.nothing", "algorithm.nothing.deeper", "utils.nothing"])
 def test_a_module_that_does_not_exist_is_named_in_the_error(name):
     with pytest.raises(ModuleNotFoundError, match=r"mini_agent_lighting\."):
         import_module(f"mini_agent_lighting.{name}")
