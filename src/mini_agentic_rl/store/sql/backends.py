@@ -6,86 +6,25 @@ The drivers are called directly: a layer above them costs as much as a transacti
 from __future__ import annotations
 
 import contextlib
-import re
 import sqlite3
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from ...errors import MissingPackageError
 from ...files import make_private_file, make_private_folder
 from ...redaction import shown_address
 from ..base import LightningStoreError, StorageFailedError, StoreUnreachableError
 from ..ledger import Changes
-from ..tables import Row, Tables, Values
+from ..tables import Tables
 from .schema import SCHEMA_VERSION, prepare, version_of
+from .session import Dialect, Session
 from .tables import SqlTables
 
 T = TypeVar("T")
-
-Dialect: TypeAlias = Literal["sqlite", "postgresql"]
-
-
-@lru_cache(maxsize=1024)
-def in_postgres(sql: str) -> str:
-    """Translate a statement of this package from SQLite's SQL: two functions, and the form of parameters."""
-    sql = re.sub(r"json_each\((:\w+)\)", r"json_array_elements_text(CAST(\1 AS json))", sql)
-    return re.sub(r":(\w+)", r"%(\1)s", sql.replace("instr(", "strpos("))
-
-
-class Session:
-    """Runs statements in the transaction of a connection of either driver."""
-
-    def __init__(self, connection: Any, dialect: Dialect) -> None:
-        self.dialect = dialect
-        self._cursor = connection.cursor()
-
-    def run(self, sql: str, values: Values | None = None) -> int:
-        """Run a statement that returns no rows, and return how many rows it changed."""
-        self._cursor.execute(self._translated(sql), values or {})
-        return int(self._cursor.rowcount)
-
-    def run_many(self, sql: str, rows: Sequence[Values]) -> None:
-        """Run a statement that returns no rows once for each of `rows`, in order."""
-        if len(rows) == 1:
-            self._cursor.execute(self._translated(sql), rows[0])
-        elif rows:
-            self._cursor.executemany(self._translated(sql), rows)
-
-    def rows(self, sql: str, values: Values | None = None) -> list[Row]:
-        """Return all rows of the answer."""
-        self._cursor.execute(self._translated(sql), values or {})
-        rows = self._cursor.fetchall()
-        if not rows:
-            return []
-        names = [column[0] for column in self._cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
-    def row(self, sql: str, values: Values | None = None) -> Row | None:
-        """Return the only row of the answer, or None."""
-        rows = self.rows(sql, values)
-        return rows[0] if rows else None
-
-    def scalar(self, sql: str, values: Values | None = None) -> Any:
-        """Return the only value of the only row, or None."""
-        self._cursor.execute(self._translated(sql), values or {})
-        rows = self._cursor.fetchall()
-        return rows[0][0] if rows else None
-
-    def tables(self) -> set[str]:
-        """Return the names of the tables in the database."""
-        if self.dialect == "sqlite":
-            names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
-        else:
-            names = "SELECT tablename AS name FROM pg_tables WHERE schemaname = current_schema()"
-        return {row["name"] for row in self.rows(names)}
-
-    def _translated(self, sql: str) -> str:
-        return sql if self.dialect == "sqlite" else in_postgres(sql)
 
 
 class SqlDatabase(ABC):

@@ -15,13 +15,11 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ..base import LightningStoreError
 from ..listing import LLM_CALL_SPAN, step_and_group, stored_reward
-
-if TYPE_CHECKING:
-    from .backends import Session
+from .session import Session
 
 logger = logging.getLogger(__name__)
 

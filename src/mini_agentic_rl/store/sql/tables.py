@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from ...types import TERMINAL_ROLLOUT_STATUSES, Attempt, PaginatedResult, ResourcesUpdate, Rollout, Span, Worker
 from .. import lifecycle
@@ -15,6 +15,7 @@ from ..base import LightningStoreStatistics
 from ..listing import GroupPage, RolloutFilter, RolloutGroup, RolloutPage
 from ..tables import MOST_OUTCOMES, Kind, Query, Row, columns_of, content_changed, object_of, readable
 from .schema import COLUMNS
+from .session import Session
 from .statements import (
     ROLLOUTS_WITH_LATEST,
     examined_of,
@@ -27,9 +28,6 @@ from .statements import (
     rows_of,
     total_of,
 )
-
-if TYPE_CHECKING:
-    from .backends import Session
 
 _FORGOTTEN_AT_ONCE: Final = 256
 
