@@ -17,6 +17,7 @@ from mini_agentic_rl import (
     algo,
     rollout,
 )
+from mini_agentic_rl.algorithm import AlgorithmContext
 
 RESOURCES = {"p": PromptTemplate(template="x")}
 
@@ -172,3 +173,22 @@ def test_without_a_trainer_the_setters_give_what_is_needed():
     other = TracerTraceToTriplet()
     algorithm.set_adapter(other)
     assert algorithm.context.adapter is other
+
+
+def test_a_second_run_gets_what_setters_gave_and_nothing_of_the_first_run():
+    class Learner(Algorithm):
+        def run(self, train_dataset=None, val_dataset=None):
+            """Do nothing."""
+
+    learner = Learner()
+    learner.set_llm_proxy("proxy")
+    learner.bind(AlgorithmContext(store="first", checkpoints="folder", resume=True, num_epochs=3, trained_agents="a"))
+    learner.bind(AlgorithmContext(store="second"))
+    context = learner.context
+    assert (context.store, context.llm_proxy) == ("second", "proxy")
+    assert (context.checkpoints, context.resume, context.num_epochs, context.trained_agents) == (
+        None,
+        False,
+        None,
+        None,
+    )

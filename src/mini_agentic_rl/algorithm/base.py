@@ -101,6 +101,8 @@ class Algorithm(ABC):
 
     _given: Mapping[str, Any] = MappingProxyType({})
     """Fields of the context so far."""
+    _given_by_setters: Mapping[str, Any] = MappingProxyType({})
+    """Those of the setters, which fill the gaps of every context; those of a run end with it."""
     _trainer: Any = None
 
     def follow(self, launch: Launch) -> None:
@@ -127,7 +129,7 @@ class Algorithm(ABC):
     def bind(self, context: AlgorithmContext) -> None:
         """Take over the trainer's context, before `run`; values that were set before fill its gaps."""
         given = vars(context)
-        self._given = given | {name: value for name, value in self._given.items() if not given[name]}
+        self._given = given | {name: value for name, value in self._given_by_setters.items() if not given[name]}
 
     def set_store(self, store: LightningStore) -> None:
         """Run on this store."""
@@ -228,6 +230,7 @@ class Algorithm(ABC):
 
     def _set(self, name: str, value: Any) -> None:
         self._given = {**self._given, name: value}
+        self._given_by_setters = {**self._given_by_setters, name: value}
 
 
 _OFFERED = ("store", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "logger")

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from ..config import Settings, cache_dir
 from ..errors import UserError
 from ..plugins import load_part
-from ..policy import embedded_is_pulled, embedded_path, kernels, resolve_dtype
+from ..policy import embedded_is_pulled, embedded_path, kernels, resolve_device, resolve_dtype
 from ..processes import CoreWatch, allowed_cores, weaker_bounds
 from .planning import plan_job
 from .serve import ServeSettings
@@ -70,7 +70,7 @@ def checkup(*, speed_test: bool = True) -> dict[str, Any]:
     servers: dict[str, type[Settings]] = {"serve": ServeSettings, "store": ServeStoreSettings}
     port_check = ports({name: int(kind.settings()["port"].default) for name, kind in servers.items()})
     installation = [python, *(check() for check in checks), port_check]
-    hardware = [check() for check in (processors, other_work, memory, disk, gpus)]
+    hardware = [check() for check in (processors, bfloat16, other_work, memory, disk, gpus)]
     speed = None
     if speed_test:
         watch = CoreWatch()
@@ -240,6 +240,14 @@ def other_work() -> Check:
     if use.free < _QUIET * use.cores:
         return Check("Other work", "note", free, "end the other work: beside it a step takes several times as long")
     return Check("Other work", "ok", free)
+
+
+def bfloat16() -> Check:
+    """Check whether products in 16 bits are fast here."""
+    chosen = str(resolve_dtype("auto", resolve_device("auto"))).removeprefix("torch.")
+    if chosen == "float32":
+        return Check("bfloat16", "note", "the processor has no bfloat16 instructions; `dtype=auto` uses float32")
+    return Check("bfloat16", "ok", f"fast {chosen} products; `dtype=auto` uses them")
 
 
 def available_memory() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
@@ -329,7 +330,16 @@ async def _attempt_id(store: LightningStore, rollout_id: str, attempt: str) -> s
 
 def as_json(items: Any) -> Any:
     """Return an item of a store, or several, as JSON values, with null for infinity and NaN."""
-    return to_jsonable_python(items, inf_nan_mode="null", fallback=str)
+    return _finite(to_jsonable_python(items, fallback=str))
+
+
+def _finite(value: Any) -> Any:
+    """Return JSON values with null for infinity and NaN; pydantic leaves those in fields of the type float."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list) else value
 
 
 def _show_rollout(console: Console, rollout: Row) -> None:
