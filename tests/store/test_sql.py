@@ -26,7 +26,7 @@ from .test_contract import check_reopened, span_of
 
 async def test_a_reopened_store_holds_what_it_held(tmp_path: Path) -> None:
     store = SqlLightningStore(tmp_path / "runs" / "store.db")
-    await check_reopened(store, lambda: SqlLightningStore(f"sqlite:///{store.path}"))
+    await check_reopened(store, lambda: SqlLightningStore(f"sqlite+aiosqlite:///{store.path}?timeout=5"))
 
 
 def test_a_resource_of_the_users_own_kind_is_stored_as_the_kind_that_is_declared() -> None:

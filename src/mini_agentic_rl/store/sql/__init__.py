@@ -66,7 +66,7 @@ class SqlLightningStore(DatabaseStore):
         else:
             if kind not in ("", "sqlite") or (separator and not kind):
                 raise ValueError(f"store URL {kind}://…: expected a path, sqlite:///path or postgresql://…")
-            file = rest.removeprefix("/") if separator else str(path_or_url)
+            file = rest.partition("?")[0].removeprefix("/") if separator else str(path_or_url)
             if file in ("", ":memory:"):
                 raise ValueError("a SqlLightningStore needs a file; use InMemoryLightningStore to keep nothing on disk")
             self.path = Path(file).absolute()
