@@ -334,12 +334,17 @@ class PostgresDatabase(SqlDatabase):
         except ImportError as error:
             raise MissingPackageError(f"the store {self.name}", "psycopg", extra="services") from error
         self._driver = psycopg
+        # libpq ends the password at the first @, and would show the rest as the name of a host.
+        authority, slash, database = url.removeprefix("postgresql://").partition("/")
+        user, at, host = authority.rpartition("@")
+        url = f"postgresql://{user.replace('@', '%40')}{at}{host}{slash}{database}"
         defaults: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "application_name": "mini-agentic-rl"}
         try:
             self._options = defaults | psycopg.conninfo.conninfo_to_dict(url)
         except psycopg.Error:  # the message may quote the password
             raise ValueError(
-                "store URL postgresql://…: not a URL; write special characters of a user name or a password as %XX"
+                "store URL postgresql://…: not a URL, or an option after ? is unknown; write special characters of a "
+                "user name or a password as %XX"
             ) from None
 
     def transaction(self, work: Callable[[Tables], Changes]) -> None:
