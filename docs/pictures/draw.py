@@ -192,7 +192,7 @@ async def three_transcripts(run: Path) -> str:
             found.setdefault(question, {})[phase] = (find_final_reward(spans) or 0.0, _lines(rows[-1]["messages"]))
     for question, of_phase in found.items():
         rewards = [of_phase[phase][0] for phase in PHASES if phase in of_phase]
-        if rewards == [0, 0, 1]:
+        if [reward >= 1 for reward in rewards] == [False, False, True]:
             parts = [f"{phase}:\n" + "\n".join(f"  {line}" for line in of_phase[phase][1]) for phase in PHASES]
             return "\n".join([question, *parts])
     raise SystemExit(f"{run} has no task that only the last measurement has right")

@@ -123,7 +123,7 @@ async def _warm_up_adapter(run: RunState, checkpointing: Checkpointing, adapter:
         if settings.until == "ready" and is_due and steps >= _SHORTEST_PROBED:
             places = [(step * _PROBE_TASKS + index) % len(order) for index in range(_PROBE_TASKS)]
             readiness = await _probe(run, adapter, [dataset[order[place]] for place in places], step)
-            if readiness.ends_warm_up:
+            if readiness.ends_warm_up or step == steps:
                 break
             run.logger.phase(phase, steps)
             run.logger.advance(step)
