@@ -6,6 +6,7 @@ The drivers are called directly: a layer above them costs as much as a transacti
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import threading
 import time
@@ -13,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
+from urllib.parse import quote, unquote
 
 from ...errors import MissingPackageError
 from ...files import make_private_file, make_private_folder
@@ -207,6 +209,8 @@ class SqliteDatabase(SqlDatabase):
 
     def empty_log(self) -> bool:
         with self._writing:
+            if self._writer is None:  # closed meanwhile
+                return False
             self._writer.execute(f"PRAGMA busy_timeout={_LOG_WAIT_MS}")  # other writers wait meanwhile
             try:
                 (busy, *_) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -283,6 +287,7 @@ def _is_readable(address: str) -> bool:
 _LOCK: Final = 0x61676C  # a number that other programs in the database are not likely to lock
 _CHANNEL: Final = "agl_store"
 _CONNECT_SECONDS: Final = 10
+_USER_AND_PASSWORD: Final = re.compile(r"(?<=://)([^:/?@]*):([^?@]*)(?=@)")
 _LISTEN_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 5.0
 
@@ -335,12 +340,20 @@ class PostgresDatabase(SqlDatabase):
             raise MissingPackageError(f"the store {self.name}", "psycopg", extra="services") from error
         self._driver = psycopg
         defaults: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "application_name": "mini-agentic-rl"}
+        # The driver takes an unescaped slash in a password for the end of the host.
+        url = _USER_AND_PASSWORD.sub(
+            lambda found: ":".join(quote(unquote(part), safe="") for part in found.groups()), url
+        )
         try:
             self._options = defaults | psycopg.conninfo.conninfo_to_dict(url)
+            malformed = not re.fullmatch(r"[\d,]*", self._options.get("port", ""))
         except psycopg.Error:  # the message may quote the password
+            malformed = True
+        if malformed:
             raise ValueError(
-                "store URL postgresql://…: not a URL; write special characters of a user name or a password as %XX"
-            ) from None
+                "store URL postgresql://…: not a URL, or with an option that PostgreSQL does not know; write special "
+                "characters of a user name or a password as %XX"
+            )
 
     def transaction(self, work: Callable[[Tables], Changes]) -> None:
         """Run a transaction, and notify the callers in other processes who wait for its changes."""
