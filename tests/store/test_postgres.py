@@ -57,8 +57,9 @@ async def test_every_way_to_write_the_url_reaches_the_same_database() -> None:
         (lambda: server().url("postgres", password="wrong-secret"), "refuses the user or the password"),
         (lambda: server().url("nowhere"), "createdb"),
         (lambda: "postgresql://u:wrong-secret@127.0.0.1:9/db", "does not answer; start it"),
+        (lambda: "postgresql://u:x@wrong-secret@127.0.0.1:9/db", "does not answer; start it"),
     ],
-    ids=["password", "database", "port"],
+    ids=["password", "database", "port", "@ in the password"],
 )
 def test_a_database_that_cannot_be_reached_gives_an_error_that_says_why_and_no_password(url, says: str) -> None:
     with pytest.raises(LightningStoreError, match=says) as raised:

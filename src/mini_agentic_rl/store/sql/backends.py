@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from ...errors import MissingPackageError
 from ...files import make_private_file, make_private_folder
@@ -287,7 +287,7 @@ def _is_readable(address: str) -> bool:
 _LOCK: Final = 0x61676C  # a number that other programs in the database are not likely to lock
 _CHANNEL: Final = "agl_store"
 _CONNECT_SECONDS: Final = 10
-_USER_AND_PASSWORD: Final = re.compile(r"(?<=://)([^:/?@]*):([^?@]*)(?=@)")
+_USER_AND_PASSWORD: Final = re.compile(r"(?<=://)[^:/?]*(?::[^?]*)?(?=@)")
 _LISTEN_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 5.0
 
@@ -339,11 +339,9 @@ class PostgresDatabase(SqlDatabase):
         except ImportError as error:
             raise MissingPackageError(f"the store {self.name}", "psycopg", extra="services") from error
         self._driver = psycopg
+        # libpq ends a password at the first / or @, and would show the rest as the name of a host or a port.
+        url = _USER_AND_PASSWORD.sub(lambda found: quote(found[0], safe=":%"), url)
         defaults: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "application_name": "mini-agentic-rl"}
-        # The driver takes an unescaped slash in a password for the end of the host.
-        url = _USER_AND_PASSWORD.sub(
-            lambda found: ":".join(quote(unquote(part), safe="") for part in found.groups()), url
-        )
         try:
             self._options = defaults | psycopg.conninfo.conninfo_to_dict(url)
             malformed = not re.fullmatch(r"[\d,]*", self._options.get("port", ""))
@@ -351,8 +349,8 @@ class PostgresDatabase(SqlDatabase):
             malformed = True
         if malformed:
             raise ValueError(
-                "store URL postgresql://…: not a URL, or with an option that PostgreSQL does not know; write special "
-                "characters of a user name or a password as %XX"
+                "store URL postgresql://…: not a URL, or an option after ? is unknown; write special characters of a "
+                "user name or a password as %XX"
             )
 
     def transaction(self, work: Callable[[Tables], Changes]) -> None:
