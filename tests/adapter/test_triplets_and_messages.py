@@ -119,6 +119,13 @@ def test_spans_whose_parents_form_a_circle_do_not_hang() -> None:
     assert len(TracerTraceToTriplet(agent_match="x")([first, second])) == 0
 
 
+def test_llm_call_match_selects_by_span_name() -> None:
+    span = completion(1, [1], [2])
+    span.name = "anthropic.messages"
+    assert TracerTraceToTriplet()([span]) == []
+    assert len(TracerTraceToTriplet(llm_call_match="anthropic")([span])) == 1
+
+
 def _why(adapter: TraceToTripletBase, spans: list[Span], caplog: pytest.LogCaptureFixture) -> str:
     caplog.clear()
     with caplog.at_level(logging.WARNING):

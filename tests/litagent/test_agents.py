@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -81,6 +82,8 @@ def test_the_mode_chooses_the_method() -> None:
     assert not agent.needs_resources("val")
     assert _TwoForms().method_for(None)("x") == 2.0, "a rollout without a mode is no training"
     assert _Chooses().method_for("train")("x") == 1.0, "the class says that it is not async"
+    assert asyncio.run(_Async().training_rollout_async(1, {}, ATTEMPTED)) == 1.0
+    assert asyncio.run(_Async().validation_rollout_async(1, {}, ATTEMPTED)) == 1.0
     assert [kind().is_async() for kind in (_Modes, _Async, _AsyncRollout)] == [False, True, True]
     with pytest.raises(NotImplementedError, match="rollout_async"):
         LitAgent[Any]().method_for("train")

@@ -134,6 +134,19 @@ async def test_an_opentelemetry_span_gets_the_next_sequence_id(store: LightningS
     assert await store.add_otel_span(claimed.rollout_id, claimed.attempt.attempt_id, otel_span, 5) is None
 
 
+async def test_the_status_of_an_ended_rollout_is_final(store: LightningStore) -> None:
+    claimed = await store.start_rollout("a")
+    ended = await store.update_rollout(claimed.rollout_id, status="cancelled")
+    assert ended.status == "cancelled"
+    await store.add_span(span_of(claimed))
+    await store.update_attempt(claimed.rollout_id, "latest", status="failed")
+    again = await store.update_rollout(claimed.rollout_id, status="queuing", metadata={"note": 1})
+    assert (again.status, again.end_time, again.metadata) == ("cancelled", ended.end_time, {"note": 1})
+    assert await store.dequeue_rollout() is None
+    with pytest.raises(ValueError, match="has ended"):
+        await store.start_attempt(claimed.rollout_id)
+
+
 async def test_unknown_ids_are_an_error_when_something_should_change(store: LightningStore) -> None:
     claimed = await store.start_rollout("a")
     stranger = span_of(claimed).model_copy(update={"attempt_id": "at-none"})

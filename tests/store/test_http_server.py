@@ -65,11 +65,23 @@ async def test_a_key_of_the_environment_is_asked_for_and_sent(serve: Serve, monk
         assert [rollout.input for rollout in await server.query_rollouts()] == ["b"]
         async with httpx.AsyncClient(base_url=server.endpoint) as http:
             assert (await http.get("/v1/agl/health")).json() == {"status": "ok"}
-            refused = await http.get("/v1/agl/nothing", headers={"Authorization": "Bearer Secret"})
-            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-            assert "API key" in refused.json()["detail"]
+            for path in ("/v1/agl/statistics", "/v1/agl/nothing"):
+                refused = await http.get(path, headers={"Authorization": "Bearer Secret"})
+                assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+                assert "API key" in refused.json()["detail"]
+            traces = await http.post("/v1/traces", headers={"Content-Type": "application/x-protobuf"})
+            assert traces.status_code == 401
     finally:
         await stranger.close()
+
+
+async def test_web_pages_cannot_reach_a_store_that_asks_for_no_key(http: httpx.AsyncClient) -> None:
+    for headers, status in (
+        ({}, 200),
+        ({"Origin": "http://attacker.example"}, 403),
+        ({"Host": "attacker.example:4747", "Origin": "http://attacker.example:4747"}, 403),
+    ):
+        assert (await http.post("queues/rollouts/dequeue", headers=headers)).status_code == status
 
 
 @pytest.mark.parametrize(

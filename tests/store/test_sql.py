@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import psycopg
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from mini_agentic_rl.store import LightningStoreError, SqlLightningStore
 from mini_agentic_rl.store.listing import RolloutFilter
 from mini_agentic_rl.store.sql import tables as sql_tables
-from mini_agentic_rl.store.sql.backends import SqliteDatabase
+from mini_agentic_rl.store.sql.backends import PostgresDatabase, SqliteDatabase
 from mini_agentic_rl.store.sql.schema import SCHEMA_VERSION
 from mini_agentic_rl.store.sql.statements import listing_of, page_of, total_of
 from mini_agentic_rl.store.tables import Query, columns_of, conditions
@@ -68,10 +70,40 @@ def test_a_path_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         SqlLightningStore(tmp_path)
 
 
-@pytest.mark.parametrize("url", ["mysql://u:secret@host/db", ":memory:", "sqlite://", "://"])
+@pytest.mark.parametrize("url", ["mysql://u:secret@host/db", ":memory:", "sqlite://", "sqlite://x.db", "://"])
 def test_a_url_of_anything_else_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"needs a file|store URL"):
         SqlLightningStore(url)
+
+
+@pytest.mark.parametrize("written", ["p/w", "1/2", "p@w", "p@/w", "p w", "p:w", "p%2Fw%40", "p?w"])
+def test_the_password_of_a_url_may_have_special_characters(written: str) -> None:
+    options = PostgresDatabase(f"postgresql://u:{written}@host:5433/db?sslmode=require", 1.0)._options
+    named = {"user": "u", "password": unquote(written), "host": "host", "port": "5433", "dbname": "db"}
+    assert options.items() >= (named | {"sslmode": "require"}).items()
+
+
+@pytest.mark.parametrize(
+    "rest", ["u:secret@host:port/db", "u:secret@host/db?nothing=1", "u:secret?/x@host/db", "u:secret%w@host/db"]
+)
+def test_a_malformed_url_is_refused_without_its_password(rest: str) -> None:
+    with pytest.raises(ValueError, match="not a URL") as raised:
+        SqlLightningStore(f"postgresql+psycopg://{rest}")
+    assert "secret" not in str(raised.value)
+    assert raised.value.__context__ is None
+
+
+async def test_a_deletion_that_waits_for_readers_of_the_log_says_that_the_store_was_closed(tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "store.db")
+    rollout = await store.enqueue_rollout("a")
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM agl_rollouts").fetchone()
+        deletion = asyncio.create_task(store.delete_rollouts([rollout.rollout_id]))
+        await asyncio.sleep(0.3)
+        await store.close()
+        with pytest.raises(LightningStoreError, match="is closed"):
+            await deletion
 
 
 async def test_a_locked_file_gives_an_error_that_names_the_setting_and_works_afterwards(tmp_path: Path) -> None:

@@ -64,6 +64,21 @@ async def test_spans_are_in_the_store_with_its_sequence_ids_when_the_trace_ends(
     assert len({span.trace_id for span in spans}) == 1
 
 
+async def test_many_traces_in_one_loop_never_mix(tracer: Tracer) -> None:
+    store = InMemoryLightningStore()
+
+    async def one(number: int) -> None:
+        ids = await _attempt(store)
+        async with tracer.trace_context(store=store, **ids):
+            for turn in range(5):
+                emit_message(f"{number}:{turn}")
+                await asyncio.sleep(0)
+        assert await _messages(store, ids["rollout_id"]) == [f"{number}:{turn}" for turn in range(5)]
+        assert len(tracer.get_last_trace()) == (6 if isinstance(tracer, OtelTracer) else 5)
+
+    await asyncio.gather(*(one(number) for number in range(16)))
+
+
 async def test_threads_that_carry_the_context_emit_into_their_trace(tracer: Tracer) -> None:
     store = InMemoryLightningStore()
     ids = await _attempt(store)

@@ -17,7 +17,7 @@ The path of a call, such as `update_attempt`, down to the data:
     sql/               the tables in SQLite or PostgreSQL
 
 A new database backend implements `Tables` and `Database`; see
-integrations/mongo/store.py. An entry point of the group `mini_agentic_rl.stores` gives it a URL scheme, and
+integrations/mongo/connection.py. An entry point of the group `mini_agentic_rl.stores` gives it a URL scheme, and
 `make_store` in tests/store/conftest.py runs the tests of the contract on it.
 
 Around a store: threading.py forwards calls to an event-loop thread, http/ serves and calls a store over HTTP, and

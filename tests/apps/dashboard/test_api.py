@@ -303,6 +303,12 @@ def test_the_server_of_pages_needs_no_torch():
     assert found.stdout.strip() == "[]", found.stderr
 
 
+def test_the_shipped_page_is_whole_and_names_no_other_host():
+    static = Path(__file__).resolve().parents[3] / "src/mini_agentic_rl/apps/dashboard/static"
+    assert {path.name for path in static.iterdir()} == {"index.html", "app.js", "app.css", "icon.svg"}
+    assert "resolved" not in (Path(__file__).resolve().parents[3] / "frontend/dashboard/package-lock.json").read_text()
+
+
 async def test_counts_are_taken_again_when_they_are_old_and_not_for_every_event() -> None:
     class SlowCounts(InMemoryLightningStore):
         counted = 0

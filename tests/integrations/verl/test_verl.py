@@ -75,6 +75,13 @@ def test_a_usual_configuration_becomes_the_settings_of_mini_grpo(caplog):
         assert key not in warning
 
 
+def test_without_a_configuration_the_defaults_are_those_of_mini_grpo(caplog):
+    ours, theirs = VERL(), MiniGRPO()
+    assert ours.settings == theirs.settings
+    assert ours.learner_settings == theirs.learner_settings
+    assert not caplog.records
+
+
 def test_nested_dotted_and_omegaconf_like_configurations_are_one():
     dotted = {"+actor_rollout_ref.rollout.n": 5, "actor_rollout_ref": {"actor.optim": {"lr": 0.1}}}
     nested = {"actor_rollout_ref": {"rollout": {"n": 5}, "actor": {"optim": {"lr": 0.1}}}}

@@ -66,7 +66,8 @@ class SqlLightningStore(DatabaseStore):
         else:
             if kind not in ("", "sqlite") or (separator and not kind):
                 raise ValueError(f"store URL {kind}://…: expected a path, sqlite:///path or postgresql://…")
-            file = rest.partition("?")[0].removeprefix("/") if separator else str(path_or_url)
+            # between a host, which is refused, and options, which have no meaning here
+            file = rest.partition("?")[0].partition("/")[2] if separator else str(path_or_url)
             if file in ("", ":memory:"):
                 raise ValueError("a SqlLightningStore needs a file; use InMemoryLightningStore to keep nothing on disk")
             self.path = Path(file).absolute()
@@ -92,6 +93,7 @@ class SqlLightningStore(DatabaseStore):
         deleted = await super().delete_rollouts(rollout_ids)
         if deleted:
             for _ in range(_LOG_TRIES):
+                self._check_open()
                 if await asyncio.to_thread(self._explaining, self._database.empty_log):
                     return deleted
                 await asyncio.sleep(_LOG_PAUSE_SECONDS)

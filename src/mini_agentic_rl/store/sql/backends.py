@@ -6,6 +6,7 @@ The drivers are called directly: a layer above them costs as much as a transacti
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import threading
 import time
@@ -13,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
+from urllib.parse import quote
 
 from ...errors import MissingPackageError
 from ...files import make_private_file, make_private_folder
@@ -207,6 +209,8 @@ class SqliteDatabase(SqlDatabase):
 
     def empty_log(self) -> bool:
         with self._writing:
+            if self._writer is None:  # closed meanwhile
+                return False
             self._writer.execute(f"PRAGMA busy_timeout={_LOG_WAIT_MS}")  # other writers wait meanwhile
             try:
                 (busy, *_) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -283,6 +287,7 @@ def _is_readable(address: str) -> bool:
 _LOCK: Final = 0x61676C  # a number that other programs in the database are not likely to lock
 _CHANNEL: Final = "agl_store"
 _CONNECT_SECONDS: Final = 10
+_USER_AND_PASSWORD: Final = re.compile(r"(?<=://)[^:/?]*(?::[^?]*)?(?=@)")
 _LISTEN_SECONDS: Final = 0.1
 _LOOK_SECONDS: Final = 5.0
 
@@ -334,18 +339,19 @@ class PostgresDatabase(SqlDatabase):
         except ImportError as error:
             raise MissingPackageError(f"the store {self.name}", "psycopg", extra="services") from error
         self._driver = psycopg
-        # libpq ends the password at the first @, and would show the rest as the name of a host.
-        authority, slash, database = url.removeprefix("postgresql://").partition("/")
-        user, at, host = authority.rpartition("@")
-        url = f"postgresql://{user.replace('@', '%40')}{at}{host}{slash}{database}"
+        # libpq ends a password at the first / or @, and would show the rest as the name of a host or a port.
+        url = _USER_AND_PASSWORD.sub(lambda found: quote(found[0], safe=":%"), url)
         defaults: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "application_name": "mini-agentic-rl"}
         try:
             self._options = defaults | psycopg.conninfo.conninfo_to_dict(url)
+            malformed = not re.fullmatch(r"[\d,]*", self._options.get("port", ""))
         except psycopg.Error:  # the message may quote the password
+            malformed = True
+        if malformed:
             raise ValueError(
                 "store URL postgresql://…: not a URL, or an option after ? is unknown; write special characters of a "
                 "user name or a password as %XX"
-            ) from None
+            )
 
     def transaction(self, work: Callable[[Tables], Changes]) -> None:
         """Run a transaction, and notify the callers in other processes who wait for its changes."""

@@ -1,6 +1,6 @@
 """Queries and listings in SQL. Each function returns a statement and its values, by name.
 
-The SQL is SQLite's, with parameters written `:name`; `backends.Session` translates it for PostgreSQL.
+The SQL is SQLite's, with parameters written `:name`; `session.Session` translates it for PostgreSQL.
 """
 
 from __future__ import annotations
