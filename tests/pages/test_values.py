@@ -135,11 +135,7 @@ def test_a_judge_weighs_its_criteria_at_the_endpoint_that_it_is_given(here, monk
         judge = JUDGE.run({"http://localhost:8000": url}).names["judge"]
         (score,) = judge(completions=["Rest."], prompts=["What helps?"])
     assert requests == [("/v1/chat/completions", "gpt-4o-mini")]
-    rubric = judge.rubric
-    truth, clarity = (
-        (min(value, rubric.highest) - rubric.lowest) / (rubric.highest - rubric.lowest) for value in (5, 1)
-    )
-    assert score == (3 * truth + clarity) / 4
+    assert score == pytest.approx((3 * 0.5 + 0.1) / 4)  # of scores from 0 to 10
 
 
 def test_examples_are_divided_into_training_and_held_out_ones(here):
