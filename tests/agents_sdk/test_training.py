@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+import mcp.client.stdio  # noqa: F401  # keeps the standard error of its import, which must not be that of one test
 import pytest
 
 from pages.conftest import here, small_cache
