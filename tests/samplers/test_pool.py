@@ -172,7 +172,7 @@ async def test_new_weights_are_sampled_by_requests_that_begin_later_and_old_ones
     with stage(base, tmp_path, servers=2) as on:
         await on.publish()
         before, *_ = together(await on.deltas())
-        under_way = on.pool.complete(request(tokens=60, affinity="r"))
+        under_way = on.pool.complete(request(tokens=400, affinity="r"))
         first = await anext(under_way)
         step(on.policy)
         await on.publish()
