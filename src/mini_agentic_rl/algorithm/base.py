@@ -102,7 +102,7 @@ class Algorithm(ABC):
     _given: Mapping[str, Any] = MappingProxyType({})
     """Fields of the context so far."""
     _given_by_setters: Mapping[str, Any] = MappingProxyType({})
-    """Those of the setters, which fill the gaps of every context; those of a run end with it."""
+    """Fields given by setters. They fill the gaps of the context of every run."""
     _trainer: Any = None
 
     def follow(self, launch: Launch) -> None:

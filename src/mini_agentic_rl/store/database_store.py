@@ -41,7 +41,7 @@ _MOST_TOGETHER: Final = 64
 _LINGER_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _LOOK_SHARE: Final = 0.05
-"""Most of a core that looks at the writes of other processes take."""
+"""Maximum share of one core for looking whether other processes have written."""
 
 
 class Database(Protocol):

@@ -113,7 +113,7 @@ ABSOLUTE: Final = Fraction(1, 200)
 WRONG_ANSWER: Final = 0.1
 """Reward of a wrong answer; no answer gets 0. Rewards first teach to convert again instead of calculating, and a large
 step makes the policy convert until its turns end. With equal rewards for all of these rollouts, no step would teach it
-to answer again (`dev/LOG.md`)."""
+to answer again."""
 
 _MAIN_JOB: Final[Mapping[str, Any]] = {
     **SHORT_IMITATION,

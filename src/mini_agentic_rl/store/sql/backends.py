@@ -125,7 +125,7 @@ class SqlDatabase(ABC):
             try:
                 connection.execute(begin)
                 return connection
-            except Exception:
+            except Exception:  # of either driver; a lost connection is replaced, any other error is the caller's
                 if not self._lost(connection):
                     connection.rollback()
                     raise
@@ -133,7 +133,7 @@ class SqlDatabase(ABC):
         connection = self._connect()
         try:
             connection.execute(begin)
-        except Exception:
+        except Exception:  # of either driver: close what nobody else will
             connection.close()
             raise
         return connection
@@ -340,7 +340,7 @@ class PostgresDatabase(SqlDatabase):
             raise MissingPackageError(f"the store {self.name}", "psycopg", extra="services") from error
         self._driver = psycopg
         # libpq ends a password at the first / or @, and would show the rest as the name of a host or a port.
-        url = _USER_AND_PASSWORD.sub(lambda found: quote(found[0], safe=":%"), url)
+        url = _USER_AND_PASSWORD.sub(lambda user_and_password: quote(user_and_password[0], safe=":%"), url)
         defaults: dict[str, Any] = {"connect_timeout": _CONNECT_SECONDS, "application_name": "mini-agentic-rl"}
         try:
             self._options = defaults | psycopg.conninfo.conninfo_to_dict(url)
