@@ -153,10 +153,17 @@ def test_units_need_both_tools_and_a_number_alone() -> None:
     right = [calls("convert", '{"measure": "12 feet"}'), calls("calculator", '{"expression": "3.66*3"}')]
     scores = score("units", task, *right, says("Answer: 10.98 metres"))
     assert (scores["reward"], scores["convert"], scores["calculator"]) == (1.0, 1.0, 1.0)
-    for wrong in ("Answer: 11", "Answer: 10.98 or 12", "Answer: about 10.98"):
-        assert score("units", task, *right, says(wrong))["reward"] == 0.1
-    for missing in ("10.98", "Answer: 10.98\n</end>"):
-        assert score("units", task, *right, says(missing))["reward"] == 0.0
+    for wrong in ("Answer: 11", "Answer: 10.98 or 12", "Answer: about 10.98", "10.98", "Answer: 10.98\n</end>"):
+        assert score("units", task, *right, says(wrong))["reward"] == 0.0
+
+
+def test_a_wrong_answer_in_units_earns_a_tenth_if_it_is_the_last_result_of_the_calculator() -> None:
+    task = {"answer": "10.98", "expression": "3.66*3", "measures": ["12 feet"]}
+    measure = calls("convert", '{"measure": "12 feet"}')
+    product = calls("calculator", '{"expression": "12*3"}')
+    assert score("units", task, measure, product, says("Answer: 36"))["reward"] == 0.1
+    for others in ([measure, product, says("Answer: 3.66")], [measure, says("Answer: 3.66")], [product, measure]):
+        assert score("units", task, *others)["reward"] == 0.0
 
 
 def test_a_measure_is_converted_or_the_reason_is_given() -> None:

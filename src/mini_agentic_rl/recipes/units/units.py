@@ -110,10 +110,11 @@ RELATIVE: Final = Fraction(1, 10_000)
 ABSOLUTE: Final = Fraction(1, 200)
 """Tolerances of an answer, for rounding."""
 
-WRONG_ANSWER: Final = 0.1
-"""Reward of a wrong answer; no answer gets 0. Rewards first teach to convert again instead of calculating, and a large
-step makes the policy convert until its turns end. With equal rewards for all of these rollouts, no step would teach it
-to answer again."""
+CALCULATED_ANSWER: Final = 0.1
+"""Reward of a wrong answer that is the last result of the calculator; any other wrong answer, and none, get 0. Rewards
+first teach to convert again instead of calculating, and a large step makes the policy convert until its turns end. With
+equal rewards for all of these rollouts, no step would teach it to calculate again. A reward for any answer would teach
+it to answer without calculating."""
 
 _MAIN_JOB: Final[Mapping[str, Any]] = {
     **SHORT_IMITATION,
@@ -227,6 +228,12 @@ class Units(Episodes):
         return _Conversion(task)
 
 
+def _equals(answer: str, value: Fraction) -> bool:
+    """Return True if the answer is the number within the tolerance, with or without its unit."""
+    number = number_of(answer)
+    return number is not None and abs(Fraction(number) - value) <= max(ABSOLUTE, RELATIVE * abs(value))
+
+
 class _Conversion(ToolEpisode):
     def __init__(self, task: Mapping[str, Any]) -> None:
         super().__init__(Units.shared_tools)
@@ -234,17 +241,15 @@ class _Conversion(ToolEpisode):
         self._gold = Fraction(str(field_of(task, "answer", Units.name)))
 
     def is_right(self, answer: str) -> bool:
-        """Return True if the answer is the number within the tolerance, with or without its unit."""
-        number = number_of(answer)
-        if number is None:
-            return False
-        return abs(Fraction(number) - self._gold) <= max(ABSOLUTE, RELATIVE * abs(self._gold))
+        """Return True if the answer is the number of the task."""
+        return _equals(answer, self._gold)
 
     def scores(self) -> dict[str, float]:
-        """Return the usual scores, and whether each tool was used. A wrong answer is rewarded more than none."""
+        """Return the usual scores, and whether each tool was used. A calculated answer is rewarded if it is wrong."""
         scores = super().scores()
         used = {name: float(name in self.used) for name in (CONVERT, CALCULATOR)}
-        return {**scores, **used, "reward": max(scores["reward"], WRONG_ANSWER * scores["answered"])}
+        calculated = self.used[-1:] == [CALCULATOR] and _equals(self.answer or "", Fraction(self.results[-1]))
+        return {**scores, **used, "reward": max(scores["reward"], CALCULATED_ANSWER * calculated)}
 
     def expert(self) -> Message:
         """Return the conversion of the next measure, then the calculation, then the answer."""
