@@ -8,7 +8,7 @@ import gc
 import socket
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from gateway.samples import until
 from mini_agentic_rl.http import (
     Admission,
     AdmittedEndpoint,
@@ -234,17 +235,10 @@ def test_a_request_whose_client_leaves_is_gone_at_once_and_not_when_garbage_is_c
         with _serving(within_seconds=60.0, seen=requests) as server:
             with _connect(server) as connection:
                 connection.sendall(HEAD + b"Content-Length: 5\r\n\r\na")
-                _until(lambda: bool(requests))
-            _until(lambda: requests[0]() is None)
+                until(lambda: bool(requests))
+            until(lambda: requests[0]() is None)
     finally:
         gc.enable()
-
-
-def _until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 async def answer(request: Request) -> Response:

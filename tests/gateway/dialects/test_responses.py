@@ -134,6 +134,8 @@ def test_every_option_has_its_field_in_the_chat_request():
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    form = {"type": "json_object", "schema": {"type": "object"}}
+    assert chat_of("hi", text={"format": form})["response_format"] == form
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
     names = [{"type": "function", "function": {"name": "f"}}]
     chat = chat_of("hi", tools=[{"type": "function", **function}], tool_choice=allowed)
