@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from mini_agentic_rl.gateway.completion.call import Choice
+from mini_agentic_rl.gateway.completion.choice import Choice
 from mini_agentic_rl.gateway.completion.remember import ConversationMemory
 from mini_agentic_rl.gateway.render.messages import plain_messages
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
