@@ -108,7 +108,7 @@ def test_stopping_cancels_long_calls_frees_port_and_thread_and_allows_a_new_star
     asking.start()
     until(lambda: sampler.active)
     assert threads()
-    server.stop(timeout=1)
+    server.stop(timeout=0.1)
     server.stop()
     asking.join()
     assert sampler.active == 0

@@ -45,12 +45,12 @@ def shape(messages):
     """Messages as (role, content, calls, reasoning)."""
     return [
         (
-            one["role"],
-            one["content"],
-            [made["id"] for made in one.get("tool_calls", ())],
-            one.get("reasoning_content", ""),
+            item["role"],
+            item["content"],
+            [made["id"] for made in item.get("tool_calls", ())],
+            item.get("reasoning_content", ""),
         )
-        for one in messages
+        for item in messages
     ]
 
 

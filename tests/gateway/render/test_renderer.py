@@ -87,8 +87,8 @@ def test_results_come_in_the_order_of_the_calls_in_prompts_and_in_data(name, key
         assert renderer.continuation(messages[:2], messages[2:-1]) == renderer.continuation(
             expected[:2], expected[2:-1]
         )
-        for one, other in zip(*map(renderer.conversation_to_records, (messages, expected)), strict=True):
-            assert one.prompt_ids.tolist() == other.prompt_ids.tolist()
+        for record, expected_record in zip(*map(renderer.conversation_to_records, (messages, expected)), strict=True):
+            assert record.prompt_ids.tolist() == expected_record.prompt_ids.tolist()
 
 
 def test_results_that_name_no_call_stay_where_they_are():
@@ -96,7 +96,7 @@ def test_results_that_name_no_call_stay_where_they_are():
         {"role": "tool", "content": text, "tool_call_id": id_} for text, id_ in (("b", "c1"), ("?", "x"), ("a", "c0"))
     ]
     assert [message["content"] for message in plain_messages(two_calls(*results))[2:-1]] == ["a", "?", "b"]
-    odd = [{**one, "tool_call_id": [7]} for one in results]
+    odd = [{**result, "tool_call_id": [7]} for result in results]
     assert [message["content"] for message in plain_messages(two_calls(*odd))[2:-1]] == ["b", "?", "a"]
 
 

@@ -251,7 +251,7 @@ class ChatCall:
         with_tokens = end > start and bool(request.logprobs or request.return_token_ids)
         if not (parts or first or complete or with_tokens):
             return
-        delta = {"role": "assistant", "content": ""} if first else {}
+        delta: dict[str, Any] = {"role": "assistant", "content": ""} if first else {}
         if text := "".join(part for part in parts if isinstance(part, str)):
             delta["content"] = text
         if thought := "".join(part.text for part in parts if isinstance(part, Thought)):
