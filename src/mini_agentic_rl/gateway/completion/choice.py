@@ -49,6 +49,8 @@ class Choice:
         self.finish_reason: FinishReason | None = None
         self.stop_string: str | None = None
         """The stop string that ended the answer, if one did."""
+        self.version = 0
+        """Policy version of the first token."""
         self.versions: list[int] = []
         """Policy version of each token."""
         self.cached_tokens = 0
@@ -81,11 +83,6 @@ class Choice:
         return "".join(part.text for part in self._parts if isinstance(part, Thought))
 
     @property
-    def version(self) -> int:
-        """Policy version of the first token."""
-        return self.versions[0] if self.versions else 0
-
-    @property
     def stop_reason(self) -> str | int | None:
         """The stop string or the client's stop id that ended the answer."""
         last = self.token_ids[-1] if self.token_ids and self.finish_reason == "stop" else None
@@ -103,6 +100,8 @@ class Choice:
 
     def take(self, delta: TokenDelta) -> list[AnswerPart]:
         """Add a delta; return the parts that are certain by now. A complete answer has a `finish_reason`."""
+        if not self.token_ids:
+            self.version = delta.version
         self.cached_tokens = self.cached_tokens or delta.cached_tokens
         parts, self._early = self._early, []
         step = 1 if self._cuts else max(1, len(delta.token_ids))
