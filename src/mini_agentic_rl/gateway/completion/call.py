@@ -11,9 +11,11 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ...http import BadRequestError, encode_in_steps, off_loop
+from ...samplers import Sampler
+from ...store import LightningStore
 from ...tokens import CompletionRecord, TokenDelta, TokenRequest
 from ..dialects import Caller, ChatRequest, Exchange, StreamOptions
 from ..errors import RecordingError, UnavailableError
@@ -23,10 +25,7 @@ from ..render.renderer import ChatRenderer
 from ..tool_formats import ToolCall
 from .choice import Choice
 from .record import Attempt, RecordedAnswer, record_answer, sampling_attributes
-from .remember import Prompt
-
-if TYPE_CHECKING:
-    from .service import ChatService
+from .remember import ConversationMemory, Prompt
 
 logger = logging.getLogger(__name__)
 
@@ -50,11 +49,22 @@ class Counters:
     completion_tokens: int = 0
 
 
+class CallContext:
+    """What the calls of a `ChatService` share."""
+
+    sampler: Sampler
+    renderer: ChatRenderer
+    store: LightningStore | None
+    counters: Counters
+    memory: ConversationMemory
+    """The served calls, from whose recorded ids conversations continue."""
+
+
 @dataclass(eq=False, repr=False)
 class ChatCall:
     """One prepared request and its answer."""
 
-    service: ChatService
+    service: CallContext
     exchange: Exchange
     """Translates the answer to the dialect of the request."""
     request: ChatRequest

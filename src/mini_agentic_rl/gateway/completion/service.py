@@ -28,7 +28,7 @@ from ..render.decoding import AnswerReader
 from ..render.messages import plain_messages
 from ..render.renderer import ChatRenderer
 from ..settings import GatewayLimits
-from .call import ChatCall, Counters
+from .call import CallContext, ChatCall, Counters
 from .choice import Choice
 from .record import TOKENS_HELP, RolloutAttempts
 from .remember import ConversationMemory, Prompt
@@ -38,7 +38,7 @@ _GAUGES: Final = ("attempts", "tokens")
 _MAX_ID: Final = 2**31
 
 
-class ChatService:
+class ChatService(CallContext):
     """A `Backend` that answers chat requests from one sampler. Used from one event loop.
 
     Args:
