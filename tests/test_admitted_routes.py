@@ -8,8 +8,7 @@ import functools
 import re
 import socket
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from apps.reward_service.scorers import reward_model
+from gateway.samples import until
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import small_tokenizer
 from mini_agentic_rl.apps.reward_service import ScoreServer
@@ -127,13 +127,6 @@ def _client(server: AdmittingServer) -> Iterator[httpx.Client]:
         yield client
 
 
-def _wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.005)
-
-
 def _all_answer(server: AdmittingServer, client: httpx.Client, status: int, **options: Any) -> None:
     for method, path in _limited(server):
         answer = client.request(method, path, **options)
@@ -174,7 +167,7 @@ def test_a_body_is_bounded_in_size_and_time_and_has_a_type_that_needs_a_prefligh
             awaited[path] = slow
         for path, slow in awaited.items():
             assert slow.recv(4096).startswith(b"HTTP/1.1 408"), path
-        _wait_for(lambda: server.admission.active == 0)
+        until(lambda: server.admission.active == 0)
 
 
 FOREIGN: Final = (

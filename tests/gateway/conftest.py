@@ -109,11 +109,11 @@ async def proxying(store):
 
     async def start(*entries, **options):
         model_list = [{"model_name": "policy", **entry} for entry in entries]
-        made = LLMProxy(model_list=model_list, store=store, **{"num_retries": 1, **options})
-        await made.start()
-        running.append(made)
-        return made
+        proxy = LLMProxy(model_list=model_list, store=store, **{"num_retries": 1, **options})
+        await proxy.start()
+        running.append(proxy)
+        return proxy
 
     yield start
-    for made in running:
-        await made.stop(timeout=1)
+    for proxy in running:
+        await proxy.stop(timeout=1)

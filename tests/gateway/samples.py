@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,6 +43,20 @@ def call_message(arguments: str = '{"expression": "12+30"}', content: str | None
 def result_message(content: str = "42") -> dict:
     """The calculator's answer."""
     return {"role": "tool", "tool_call_id": "call_1", "content": content}
+
+
+def cut(text: str, sizes: Sequence[int]) -> list[str]:
+    """The text in pieces of these sizes, and the rest."""
+    ends = [0, *accumulate(sizes)]
+    return [*(text[start:end] for start, end in pairwise(ends)), text[ends[-1] :]]
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Return once `condition` is true; fail after so many seconds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition did not become true"
+        time.sleep(0.005)
 
 
 def openai_client(url: str) -> AsyncOpenAI:
@@ -85,10 +99,7 @@ def ask_and_leave(endpoint: str, body: dict, *, begun: Callable[[], object], sec
             f"Content-Length: {len(content)}\r\n\r\n".encode()
             + content
         )
-        end = time.monotonic() + 60
-        while not begun():
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(begun)
         time.sleep(seconds)
         connection.setblocking(False)
         try:

@@ -16,7 +16,7 @@ from mini_agentic_rl.semconv import AGL_EXCEPTION, FAILURE_REASON
 from mini_agentic_rl.semconv import CompletionSpanAttributes as Attr
 from mini_agentic_rl.store import InMemoryLightningStore
 
-from .samples import CALCULATOR, CALL_TEXT, QUESTION, ask_and_leave, openai_client, rollout_url
+from .samples import CALCULATOR, CALL_TEXT, QUESTION, ask_and_leave, openai_client, rollout_url, until
 
 
 async def _ask(url, **options):
@@ -28,11 +28,9 @@ async def _spans(store, rollout_id):
     return list(await store.query_spans(rollout_id, name=Attr.SPAN_NAME))
 
 
-async def _eventually(condition, seconds=5.0):
-    end = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < end, "the condition did not become true"
-        await asyncio.sleep(0.01)
+def _until_counted(server, outcome, count):
+    line = f'requests_total{{dialect="chat/completions",outcome="{outcome}"}} {count}.0'
+    until(lambda: line in httpx.get(f"{server.root}/metrics").text)
 
 
 async def test_a_span_holds_exactly_what_was_sampled(serve, store, tokenizer, rollout):
@@ -96,12 +94,7 @@ async def test_a_client_that_leaves_cancels_its_call_whose_sampled_tokens_are_re
     body = {"model": "tiny", "messages": QUESTION, "stream": stream}
     arrived = await asyncio.to_thread(ask_and_leave, url, body, begun=lambda: sampler.active, seconds=0.1)
     assert bool(arrived) == stream
-
-    async def ended():
-        text = httpx.get(f"{server.root}/metrics").text
-        return 'requests_total{dialect="chat/completions",outcome="cancelled"} 1.0' in text
-
-    await _eventually(ended)
+    _until_counted(server, "cancelled", 1)
     assert (sampler.active, sampler.closed_early, server.service.counters.cancelled) == (0, 1, 1)
     (span,) = await _spans(store, rollout_id)
     assert span.attributes[Attr.FINISH_REASONS] == ["cancelled"]
@@ -160,12 +153,7 @@ async def test_a_store_that_fails_fails_the_call_and_is_logged(serve, caplog):
     streamed = httpx.post(f"{url}/chat/completions", json=body)
     assert streamed.status_code == 200
     assert "disk full" in streamed.text
-
-    async def counted():
-        text = httpx.get(f"{server.root}/metrics").text
-        return 'requests_total{dialect="chat/completions",outcome="failed"} 2.0' in text
-
-    await _eventually(counted)
+    _until_counted(server, "failed", 2)
     assert "could not record" in caplog.text
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -15,6 +14,7 @@ from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.http import OverloadedError
 from mini_agentic_rl.http.server import ServerStartError
 
+from .samples import until
 from .scripted import ScriptedSampler
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "12+30?"}]}
@@ -26,13 +26,6 @@ def _post(server, path="chat/completions", body=BODY, **more):
 
 def _health(server, path="/health"):
     return httpx.get(f"{server.root}{path}")
-
-
-def _until(condition, seconds=10.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition did not become true"
-        time.sleep(0.005)
 
 
 def scraped(server):
@@ -50,10 +43,10 @@ def test_a_paused_server_holds_requests_until_it_is_resumed_and_drops_those_whos
     server.pause()
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{server.endpoint}/chat/completions", json=BODY, timeout=0.3)
-    _until(lambda: server.admission.active == 0 and server.admission.waiting == 0)
+    until(lambda: server.admission.active == 0 and server.admission.waiting == 0)
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(_post, server, stream=stream) for stream in (False, True, False)]
-        _until(lambda: server.admission.waiting == 3)
+        until(lambda: server.admission.waiting == 3)
         assert not sampler.requests
         assert _health(server).json()["status"] == "paused"
         server.resume()
@@ -62,7 +55,7 @@ def test_a_paused_server_holds_requests_until_it_is_resumed_and_drops_those_whos
     server.pause()
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(_post, server)
-        _until(lambda: server.admission.waiting)
+        until(lambda: server.admission.waiting)
         server.stop(timeout=10)
         assert future.result().status_code == 503
 
@@ -83,10 +76,10 @@ def test_a_stopping_server_finishes_running_requests_and_refuses_others(serve):
     with ThreadPoolExecutor(1) as pool, httpx.Client() as kept:
         kept.get(f"{server.endpoint}/health")
         future = pool.submit(_post, server)
-        _until(lambda: sampler.active)
+        until(lambda: sampler.active)
         stopping = threading.Thread(target=server.stop, kwargs={"timeout": 20})
         stopping.start()
-        _until(lambda: server.admission.draining)
+        until(lambda: server.admission.draining)
         refused = kept.post(f"{server.endpoint}/chat/completions", json=BODY)
         assert refused.status_code == 503
         assert float(refused.headers["retry-after"]) > 0
@@ -113,9 +106,9 @@ def test_stopping_cancels_long_calls_frees_port_and_thread_and_allows_a_new_star
 
     asking = threading.Thread(target=ask)
     asking.start()
-    _until(lambda: sampler.active)
+    until(lambda: sampler.active)
     assert threads()
-    server.stop(timeout=1)
+    server.stop(timeout=0.1)
     server.stop()
     asking.join()
     assert sampler.active == 0
@@ -175,7 +168,7 @@ def test_health_and_metrics_report_requests_conversations_and_the_state(serve):
     _post(server)
     sampler.failure = RuntimeError("out of order")
     _post(server)
-    _until(lambda: scraped(server).get(("requests_total", "chat/completions", "failed")) == 1)
+    until(lambda: scraped(server).get(("requests_total", "chat/completions", "failed")) == 1)
     server.pause()
     samples = scraped(server)
     assert samples["requests_total", "chat/completions", "ok"] == 2

@@ -26,7 +26,7 @@ from mini_agentic_rl.gateway.tool_formats import (
     split_tool_calls,
 )
 
-from .samples import CALCULATOR, CALL_TEXT
+from .samples import CALCULATOR, CALL_TEXT, cut
 
 GLM = XmlFormat(
     before="<tool_call>",
@@ -125,18 +125,13 @@ every_format = pytest.mark.parametrize("tool_format", ALL, ids=label)
 @given(fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=14), cuts=st.lists(st.integers(1, 9), max_size=60))
 def test_pieces_do_not_depend_on_how_the_text_arrives(tool_format, fragments, cuts):
     text = "".join(fragments)
-    parts, at = [], 0
-    for size in cuts:
-        parts.append(text[at : at + size])
-        at += size
-    assert read_in_pieces(tool_format, [*parts, text[at:]]) == read_in_pieces(tool_format, [text])
+    assert read_in_pieces(tool_format, cut(text, cuts)) == read_in_pieces(tool_format, [text])
 
 
 def test_every_format_can_be_chosen_by_its_name():
     assert {tool_format.name for tool_format in FORMATS} == {*get_args(ToolFormatName)} - {"auto", "compact"}
 
 
-names = st.from_regex(r"[a-z_][a-zA-Z0-9_]{0,12}", fullmatch=True).filter(lambda name: name not in ("in", "is", "or"))
 strings = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).filter(lambda text: "</tool_call>" not in text)
 values = st.recursive(
     st.none()
@@ -153,13 +148,9 @@ def strings_in(value):
     """All texts in a value, keys too."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
-    return (
-        [value]
-        if isinstance(value, str)
-        else [text for item in value if isinstance(item, dict | list | tuple | str) for text in strings_in(item)]
-        if isinstance(value, list | tuple)
-        else []
-    )
+    if isinstance(value, list | tuple):
+        return [text for item in value for text in strings_in(item)]
+    return [value] if isinstance(value, str) else []
 
 
 @every_format

@@ -64,9 +64,9 @@ class _Server:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[_Server]:
-    made = _Server()
-    with made.server:
-        yield made
+    server = _Server()
+    with server.server:
+        yield server
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
@@ -77,7 +77,7 @@ def test_a_body_comes_back_however_it_was_sent(served: _Server, encoding: str) -
 
 
 @pytest.mark.parametrize(
-    ("content", "encoding", "status", "said"),
+    ("content", "encoding", "status", "reason"),
     [
         (b"x" * (LIMIT + 1), "identity", 413, f"exceeds {LIMIT} bytes"),
         (gzip.compress(b" " * (LIMIT + 1), mtime=0), "gzip", 413, f"exceeds {LIMIT} bytes"),
@@ -90,11 +90,11 @@ def test_a_body_comes_back_however_it_was_sent(served: _Server, encoding: str) -
     ],
 )
 def test_every_failure_is_an_error_object_with_its_status(
-    served: _Server, content: bytes, encoding: str, status: int, said: str
+    served: _Server, content: bytes, encoding: str, status: int, reason: str
 ) -> None:
     answer = served.post(content, **{"content-encoding": encoding})
     assert answer.status_code == status
-    assert said in answer.json()["error"]["message"]
+    assert reason in answer.json()["error"]["message"]
 
 
 def test_paths_that_are_not_served(served: _Server) -> None:

@@ -12,7 +12,6 @@ class NotFoundError(HttpError):
     """There is no such model, rollout, attempt or response."""
 
     status = 404
-    kind = "invalid_request_error"
 
 
 class UnknownModelError(NotFoundError):
@@ -63,7 +62,6 @@ class RolloutBudgetError(HttpError):
     """The rollout has used up its budget. SDKs do not retry status 403."""
 
     status = 403
-    kind = "permission_error"
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"{reason}; its agent has to stop", code="rollout_budget_exceeded")

@@ -41,7 +41,6 @@ from .errors import UnsupportedEncodingError as UnsupportedEncodingError
 from .json_text import AT_ONCE as AT_ONCE
 from .json_text import FINITE as FINITE
 from .json_text import MAX_DEPTH as MAX_DEPTH
-from .json_text import check_counts as check_counts
 from .json_text import encode as encode
 from .json_text import encode_in_steps as encode_in_steps
 from .json_text import in_steps as in_steps

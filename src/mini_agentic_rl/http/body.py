@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
-from .errors import BadRequestError, BodyTooLargeError, BodyTooSlowError, UnsupportedEncodingError
+from .errors import BadRequestError, BodyTooLargeError, HttpError, UnsupportedEncodingError
 from .json_text import json_object
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ async def read_body(request: Request, limit: int, *, gzip: bool = False, within_
 
     Raises:
         BodyTooLargeError: the body is too large.
-        BodyTooSlowError: the body did not arrive in time.
+        HttpError: the body did not arrive in time (408).
         UnsupportedEncodingError: the body has another encoding.
         BadRequestError: the body is not gzip.
     """
@@ -53,7 +53,8 @@ async def read_body(request: Request, limit: int, *, gzip: bool = False, within_
     try:
         body = await asyncio.wait_for(_arrived(request, limit), within_seconds)
     except asyncio.TimeoutError:
-        raise BodyTooSlowError(within_seconds or 0.0) from None
+        message = f"the body did not arrive within {within_seconds:g} seconds (max_body_seconds)"
+        raise HttpError(message, status=408, headers={"Connection": "close"}) from None
     if not isinstance(body, bytes):
         raise body()
     if encoding != "gzip" or not body:

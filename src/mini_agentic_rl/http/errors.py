@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ..errors import UserError
 
 
 class ServerStartError(UserError, RuntimeError):
     """The server could not start."""
+
+
+_KINDS: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+"""OpenAI's type of an error by its status; for other statuses it is `invalid_request_error` or `server_error`."""
 
 
 class HttpError(Exception):
@@ -19,13 +23,13 @@ class HttpError(Exception):
         message: What is wrong, for a person.
         param: The wrong field of the request.
         code: A short name of the error, for programs.
-        kind: OpenAI's type of the error; by default that of the class.
+        kind: OpenAI's type of the error; by default that of its class, or else of its status.
         status: HTTP status; by default that of the class.
         headers: Headers to send along.
     """
 
     status = 500
-    kind = "server_error"
+    kind = ""
 
     def __init__(
         self,
@@ -38,8 +42,9 @@ class HttpError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.kind = kind or self.kind
         self.status = status or self.status
+        default = _KINDS.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        self.kind = kind or self.kind or default
         self.message = message
         self.param = param
         self.code = code
@@ -54,27 +59,22 @@ class BadRequestError(HttpError):
     """The request is wrong; `param` names the field."""
 
     status = 400
-    kind = "invalid_request_error"
 
 
 class AuthenticationError(HttpError):
     """The bearer token is missing or wrong."""
 
     status = 401
-    kind = "authentication_error"
 
 
 class ForbiddenError(HttpError):
     """Requests from this origin are refused."""
 
     status = 403
-    kind = "permission_error"
 
 
 class NotServedError(HttpError):
     """The path, or the method for it, is unknown."""
-
-    kind = "invalid_request_error"
 
     def __init__(self, method: str, path: str, status: int = 404, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(f"{method} {path} is not served here", status=status, headers=headers)
@@ -84,35 +84,21 @@ class BodyTooLargeError(HttpError):
     """The request's body is too large."""
 
     status = 413
-    kind = "invalid_request_error"
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"the body exceeds {limit} bytes: send less at once, or raise max_body_bytes of the server")
-
-
-class BodyTooSlowError(HttpError):
-    """The request's body did not arrive in time."""
-
-    status = 408
-    kind = "invalid_request_error"
-
-    def __init__(self, seconds: float) -> None:
-        message = f"the body did not arrive within {seconds:g} seconds (max_body_seconds)"
-        super().__init__(message, headers={"Connection": "close"})
 
 
 class UnsupportedEncodingError(HttpError):
     """The encoding or the content type of the body is not supported."""
 
     status = 415
-    kind = "invalid_request_error"
 
 
 class OverloadedError(HttpError):
     """The server admits no more requests for now."""
 
     status = 429
-    kind = "rate_limit_error"
 
     def __init__(self, message: str = "The server is busy; try again shortly.", *, retry_after: float = 1.0) -> None:
         super().__init__(message, code="rate_limit_exceeded", headers={"Retry-After": f"{retry_after:g}"})

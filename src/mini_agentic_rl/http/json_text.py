@@ -62,7 +62,11 @@ def parse_json(text: str, *, keep_halves: bool = False, max_depth: int = MAX_DEP
         ValueError: it is no JSON, nested too deeply, or has too many values.
         NotFiniteError: it has a NaN or an infinity, and `finite` is set.
     """
-    check_counts(text)
+    # Brackets and commas in strings count too, so that the check is quick.
+    if text.count("[") + text.count("{") > MAX_CONTAINERS:
+        raise ValueError(f"it holds more than {MAX_CONTAINERS} arrays and objects")
+    if text.count(",") > MAX_ITEMS:
+        raise ValueError(f"it holds more than {MAX_ITEMS} items")
     if not keep_halves and _SURROGATE.search(text) is not None:
         text = _PAIRED.sub(_whole, text)
     decoder = FINITE if finite else _ANY
@@ -74,20 +78,6 @@ def parse_json(text: str, *, keep_halves: bool = False, max_depth: int = MAX_DEP
         raise _too_deep(max_depth) from None
     _check_depth(value, text, max_depth, max_depth)
     return value
-
-
-def check_counts(text: str | bytes) -> None:
-    """Check the number of values in a JSON text before it is parsed. Brackets and commas in strings count too.
-
-    Raises:
-        ValueError: there may be too many.
-    """
-    openings = ("[", "{", ",") if isinstance(text, str) else (b"[", b"{", b",")
-    arrays, objects, commas = (text.count(mark) for mark in openings)  # type: ignore[arg-type]  # both are one kind
-    if arrays + objects > MAX_CONTAINERS:
-        raise ValueError(f"it holds more than {MAX_CONTAINERS} arrays and objects")
-    if commas > MAX_ITEMS:
-        raise ValueError(f"it holds more than {MAX_ITEMS} items")
 
 
 def json_object(content: bytes, *, finite: bool = False) -> dict[str, Any]:

@@ -110,18 +110,18 @@ async def test_quick_schemas_do_not_wait_for_slow_ones(patient):
     slow = [asyncio.ensure_future(patient.compile(form(patterns(30 + number)))) for number in range(6)]
     await asyncio.sleep(0.05)
     await asyncio.wait_for(patient.compile(form({"type": "boolean"})), 120)
-    assert not any(one.done() for one in slow)
-    for one in slow:
-        one.cancel()
+    assert not any(task.done() for task in slow)
+    for task in slow:
+        task.cancel()
 
 
 async def test_more_forms_at_once_than_may_wait_are_refused_for_now(patient):
     await patient.compile(form({"type": "null"}))
     many = [asyncio.ensure_future(patient.compile(form(patterns(20 + number)))) for number in range(80)]
     done, waiting = await asyncio.wait(many, timeout=120, return_when=asyncio.FIRST_EXCEPTION)
-    assert {type(one.exception()) for one in done} == {OverloadedError}
-    for one in waiting:
-        one.cancel()
+    assert {type(task.exception()) for task in done} == {OverloadedError}
+    for task in waiting:
+        task.cancel()
 
 
 async def test_a_form_whose_process_dies_is_tried_again_in_a_new_one():

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import httpx
 import numpy as np
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 from pydantic import BaseModel, Field
 
 from mini_agentic_rl.adapter import spans_to_records
@@ -73,21 +72,6 @@ def client(server):
     return OpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
 
 
-def test_each_seed_gives_another_answer_of_the_form(client):
-    def ask(seed):
-        return client.chat.completions.parse(
-            model="tiny", messages=QUESTION, response_format=Plan, seed=seed, max_tokens=400
-        )
-
-    contents = set()
-    with ThreadPoolExecutor(8) as pool:
-        for answer in pool.map(ask, range(8)):
-            assert answer.choices[0].finish_reason == "stop"
-            assert isinstance(answer.choices[0].message.parsed, Plan)
-            contents.add(answer.choices[0].message.content)
-    assert len(contents) == 8
-
-
 NUMBER = {
     "type": "object",
     "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}},
@@ -128,17 +112,6 @@ def test_every_form_is_kept_in_every_dialect(server, name):
     assert holds(_post(server, "/completions", **body, prompt="hi")["choices"][0]["text"])
 
 
-def test_a_schema_in_a_dialects_own_field_is_kept(server):
-    response = _post(server, "/responses", input="hi", text={"format": {"type": "json_object", "schema": NUMBER}})
-    assert set(json.loads(response["output"][0]["content"][0]["text"])) == {"n"}
-    form = {"type": "json_schema", "schema": NUMBER}
-    message = _post(server, "/messages", messages=QUESTION, max_tokens=90, output_format=form)
-    assert set(json.loads(message["content"][0]["text"])) == {"n"}
-    body = {"model": "tiny", "input": "hi", "text": {"format": {**form, "schema": {"type": "objekt"}}}}
-    refused = httpx.post(f"{server.endpoint}/responses", json=body)
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "text.format")
-
-
 @pytest.mark.parametrize("bound", [1, 9])
 def test_a_demanded_call_that_the_bound_cuts_off_leaves_no_text(client, bound):
     asked = {"model": "tiny", "messages": QUESTION, "tools": [PLACE], "tool_choice": "required", "max_tokens": bound}
@@ -163,6 +136,10 @@ async def test_what_is_recorded_is_what_the_learner_computes_and_trains(server, 
     spans = list(await store.query_spans(rollout_id, name=Attr.SPAN_NAME))
     records = [record for span in spans for record in spans_to_records([span])]
     assert len(records) == len(answers) == 5
+    assert (
+        len({Plan.model_validate_json(answer.choices[0].message.content).model_dump_json() for answer in answers[:2]})
+        == 2
+    )
     tree = TokenTree()
     for index, record in enumerate(records):
         tree.insert(record, index)
@@ -180,17 +157,3 @@ async def test_what_is_recorded_is_what_the_learner_computes_and_trains(server, 
     entries = answers[2].choices[0].logprobs.content
     assert all(entry.top_logprobs[0].logprob >= entry.logprob for entry in entries)
     assert any(entry.top_logprobs[0].logprob > entry.logprob + 1 for entry in entries)  # not those of the masked one
-
-
-async def test_constrained_and_free_requests_at_once_do_not_disturb_each_other(server):
-    client = AsyncOpenAI(base_url=server.endpoint, api_key="none", max_retries=0)
-    forms = [{}, {"response_format": {"type": "json_object"}}, {"tools": [SHORT], "tool_choice": "required"}, {}]
-
-    async def ask(index):
-        body = {"seed": index, "max_tokens": 40, **forms[index % 4], "extra_body": {"return_token_ids": True}}
-        answer = await client.chat.completions.create(model="tiny", messages=QUESTION, **body)
-        return answer.choices[0].model_extra["token_ids"]
-
-    together = await asyncio.gather(*(ask(index) for index in range(8)))
-    for index in (0, 3, 4, 7):
-        assert together[index] == await ask(index)

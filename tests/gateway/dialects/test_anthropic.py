@@ -12,7 +12,7 @@ from mini_agentic_rl.gateway.dialects import AnthropicDialect
 from mini_agentic_rl.http import HttpError
 
 from ..samples import CALL_TEXT, FUNCTION, QUESTION, TWO_CALLS, assert_one_branch, records_of, rollout_url
-from .chunks import CALLS, REASONED, chunks, completion
+from .chunks import CALLS, CUT, REASONED, chunks, completion
 
 ASKED = {"model": "tiny", "max_tokens": 200, "messages": QUESTION}
 
@@ -109,6 +109,8 @@ def test_every_option_has_its_field_in_the_chat_request():
         stream=True,
     )
     function = {"name": "f", "description": "d", "parameters": schema, "strict": True}
+    earlier_name = chat_of(output_format={"type": "json_schema", "schema": schema})
+    assert earlier_name["response_format"] == chat["response_format"]
     assert chat == {
         "model": "tiny",
         "messages": QUESTION,
@@ -132,8 +134,8 @@ def test_every_option_has_its_field_in_the_chat_request():
     }
 
 
-@pytest.mark.parametrize("message", [CALLS, REASONED])
-def test_an_upstreams_chunks_make_the_blocks_of_the_whole_answer_which_comes_back_as_its_message(message):
+@pytest.mark.parametrize(("message", "reason"), [(CALLS, "tool_use"), (REASONED, "end_turn"), (CUT, "max_tokens")])
+def test_an_upstreams_chunks_make_the_blocks_of_the_whole_answer_which_comes_back_as_its_message(message, reason):
     exchange = AnthropicDialect().open(ASKED, None)
     sent = b"".join(exchange.events(part) for part in chunks(message)) + exchange.end()
     events = [json.loads(line[6:]) for line in sent.split(b"\n") if line.startswith(b"data: ")]
@@ -154,7 +156,7 @@ def test_an_upstreams_chunks_make_the_blocks_of_the_whole_answer_which_comes_bac
     assert built == whole["content"]
     assert [event["type"] for event in (events[0], *events[-2:])] == ["message_start", "message_delta", "message_stop"]
     assert events[-2]["usage"] == whole["usage"]
-    assert events[-2]["delta"]["stop_reason"] == whole["stop_reason"]
+    assert events[-2]["delta"]["stop_reason"] == whole["stop_reason"] == reason
     assert messages_of(assistant(*whole["content"]), user(text("so?")))[0] == message
 
 
@@ -221,29 +223,6 @@ async def test_a_tool_loop_is_one_branch_of_the_tree(serve, store, stream, first
     assert_one_branch(await records_of(store, rollout_id), calls=3)
     counters = server.service.memory.counters()
     assert (counters["continued"], counters["forked"], counters["rendered"]) == (2, 0, 1)
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "reason", "sequence"),
-    [
-        (TWO_CALLS, {}, "tool_use", None),
-        ("<tool_call>{broken</tool_call>", {}, "end_turn", None),
-        ("naïve 🙂", {"max_tokens": 7}, "max_tokens", None),
-        ("", {}, "end_turn", None),
-        ("one END two", {"stop_sequences": ["zz", "END"]}, "stop_sequence", "END"),
-    ],
-)
-async def test_a_stream_ends_in_the_message_that_is_given_whole(serve, content, options, reason, sequence):
-    server, _ = serve([content], tokens_per_delta=2)
-    contents = []
-    async with AsyncAnthropic(base_url=root_of(server.endpoint), api_key="none", max_retries=0) as client:
-        for stream in (False, True):
-            answer = await ask(client, stream, **{**ASKED, "tools": [CALCULATE], **options})
-            assert (answer.stop_reason, answer.stop_sequence) == (reason, sequence)
-            fields = ("type", "text", "name", "input")
-            blocks = [{name: block.to_dict().get(name) for name in fields} for block in answer.content]
-            contents.append((blocks, answer.usage.to_dict(), answer.model))
-    assert contents[0] == contents[1]
 
 
 def test_the_events_come_in_anthropics_order_and_carry_the_ids(serve, tokenizer):

@@ -100,7 +100,7 @@ def test_sampling_options_reach_the_sampler(ok):
         extra_body={"top_k": 4, "min_p": 0.1},
     )
     sampling = [request.sampling for request in sampler.requests]
-    assert [one.seed for one in sampling] == [7, 8, 9]
+    assert [params.seed for params in sampling] == [7, 8, 9]
     first = sampling[0]
     assert (first.temperature, first.top_p, first.top_k, first.min_p, first.max_tokens) == (0, 0.5, 4, 0.1, 9)
     assert (first.presence_penalty, first.frequency_penalty, first.logit_bias) == (0.5, -0.5, {11: -3})

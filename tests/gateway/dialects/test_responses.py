@@ -45,12 +45,12 @@ def shape(messages):
     """Messages as (role, content, calls, reasoning)."""
     return [
         (
-            one["role"],
-            one["content"],
-            [made["id"] for made in one.get("tool_calls", ())],
-            one.get("reasoning_content", ""),
+            item["role"],
+            item["content"],
+            [made["id"] for made in item.get("tool_calls", ())],
+            item.get("reasoning_content", ""),
         )
-        for one in messages
+        for item in messages
     ]
 
 
@@ -134,6 +134,8 @@ def test_every_option_has_its_field_in_the_chat_request():
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    form = {"type": "json_object", "schema": {"type": "object"}}
+    assert chat_of("hi", text={"format": form})["response_format"] == form
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}
     names = [{"type": "function", "function": {"name": "f"}}]
     chat = chat_of("hi", tools=[{"type": "function", **function}], tool_choice=allowed)

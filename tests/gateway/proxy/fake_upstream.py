@@ -76,14 +76,14 @@ class FakeUpstream:
     async def _answer(self, request: Request) -> Response:
         self.bodies.append(await request.json())
         self.headers.append(dict(request.headers))
-        said = self.script(self.bodies[-1])
-        if asyncio.iscoroutine(said):
-            said = await said
-        if isinstance(said, Response):
-            return said
-        if isinstance(said, list):
-            return StreamingResponse(self._events(said), media_type="text/event-stream")
-        return JSONResponse(said)
+        answer = self.script(self.bodies[-1])
+        if asyncio.iscoroutine(answer):
+            answer = await answer
+        if isinstance(answer, Response):
+            return answer
+        if isinstance(answer, list):
+            return StreamingResponse(self._events(answer), media_type="text/event-stream")
+        return JSONResponse(answer)
 
     async def _events(self, chunks: list[Any]) -> Any:
         complete = False

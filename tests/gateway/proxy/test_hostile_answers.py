@@ -37,7 +37,7 @@ async def test_errors_within_a_stream_end_it_as_an_error_in_every_dialect(upstre
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "message"),
     [
         ({"choices": [{"index": 10**18}]}, "among its choices"),
         ({"choices": [{"index": -1}]}, "among its choices"),
@@ -48,8 +48,8 @@ async def test_errors_within_a_stream_end_it_as_an_error_in_every_dialect(upstre
         ({"sglext": {"output_ids": [[1]] * 200}}, "among its choices"),
     ],
 )
-def test_what_is_beyond_a_bound_is_said(part, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_is_beyond_a_bound_is_said(part, message):
+    with pytest.raises(ValueError, match=message):
         ChatReader().take(part)
 
 
@@ -65,37 +65,30 @@ def test_all_that_is_kept_of_an_answer_is_bounded():
 
 
 def test_counts_of_tokens_that_are_none_count_nothing():
-    told = ChatReader()
-    told.take({"usage": {"prompt_tokens": -5, "completion_tokens": 10**30, "prompt_tokens_details": [1]}})
-    assert (told.prompt_tokens, told.cached_tokens, told.completion_tokens) == (0, 0, 0)
+    answer = ChatReader()
+    answer.take({"usage": {"prompt_tokens": -5, "completion_tokens": 10**30, "prompt_tokens_details": [1]}})
+    assert (answer.prompt_tokens, answer.cached_tokens, answer.completion_tokens) == (0, 0, 0)
 
 
 async def test_a_bomb_of_gzip_is_refused(upstream, proxying, monkeypatch):
     monkeypatch.setattr(proxied, "MAX_BYTES", 100_000)
     bomb = Response(gzip.compress(b" " * 200_000), headers={"Content-Encoding": "gzip"})
     proxy = await proxying({"base_url": upstream(lambda body: bomb).url})
-    told = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
-    assert (told.status_code, "decompresses to more than 100000 bytes" in told.text) == (502, True)
-
-
-async def test_an_answer_that_was_compressed_is_read(upstream, proxying):
-    packed = Response(gzip.compress(json.dumps(completion("whole")).encode()), headers={"Content-Encoding": "gzip"})
-    proxy = await proxying({"base_url": upstream(lambda body: packed).url})
-    told = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY).json()
-    assert told["choices"][0]["message"]["content"] == "whole"
+    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY)
+    assert (answer.status_code, "decompresses to more than 100000 bytes" in answer.text) == (502, True)
 
 
 async def test_a_line_separator_within_a_text_does_not_end_its_event(upstream, proxying):
     body = "data: " + '{"choices": [{"index": 0, "delta": {"content": "a\u2028b"}}]}' + "\r\n\r\ndata: [DONE]\r\n\r\n"
     proxy = await proxying({"base_url": upstream(lambda _: Response(body, media_type="text/event-stream")).url})
-    told = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY | {"stream": True}).content.decode()
-    assert "a\u2028b" in told
+    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY | {"stream": True}).content.decode()
+    assert "a\u2028b" in answer
 
 
 async def test_a_stream_without_any_answer_is_an_error(upstream, proxying):
     proxy = await proxying({"base_url": upstream(lambda body: Response("<html>", media_type="text/html")).url})
-    told = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY | {"stream": True}).text
-    assert "a stream in which there was no answer" in told
+    answer = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY | {"stream": True}).text
+    assert "a stream in which there was no answer" in answer
 
 
 async def test_the_password_in_a_url_is_sent_and_never_told(upstream, proxying, caplog):
@@ -107,9 +100,9 @@ async def test_the_password_in_a_url_is_sent_and_never_told(upstream, proxying, 
         away = httpx.post(f"{proxy.endpoint}/chat/completions", json=BODY | {"model": "away"}).text
     assert server.headers[-1]["authorization"] == "Basic bWU6aHVudGVyMg=="
     metrics = httpx.get(proxy.endpoint.removesuffix("/v1") + "/metrics").text
-    for told in (refused, away, metrics):
-        assert "***@127.0.0.1" in told
-        assert "hunter2" not in told
+    for answer in (refused, away, metrics):
+        assert "***@127.0.0.1" in answer
+        assert "hunter2" not in answer
     assert "hunter2" not in caplog.text
     assert "hunter2" not in repr(proxy._upstreams.servers)
 
@@ -187,7 +180,7 @@ async def test_an_upstream_that_echoes_its_key_does_not_tell_it_to_agents(upstre
     server = upstream(lambda body: echo(body["user"]))
     proxy = await proxying({"base_url": server.url, "api_key": KEY}, num_retries=0)
     for part, stream in itertools.product([KEY[-16:], f"x{KEY}y"], [False, True]):
-        told = httpx.post(f"{proxy.endpoint}/chat/completions", json={**BODY, "stream": stream, "user": part})
-        shown = told.text + str(told.headers) + caplog.text
-        assert told.status_code >= 400 or "error" in told.text
+        answer = httpx.post(f"{proxy.endpoint}/chat/completions", json={**BODY, "stream": stream, "user": part})
+        shown = answer.text + str(answer.headers) + caplog.text
+        assert answer.status_code >= 400 or "error" in answer.text
         assert not any(KEY[at : at + 8] in shown for at in range(len(KEY) - 7))

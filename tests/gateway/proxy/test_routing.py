@@ -16,7 +16,7 @@ from mini_agentic_rl.gateway.proxy.upstreams import DOWN_SECONDS, Upstreams
 from mini_agentic_rl.gateway.settings import GatewayLimits
 from mini_agentic_rl.semconv import AGL_EXCEPTION
 
-from ..samples import QUESTION, ask_and_leave, openai_client
+from ..samples import QUESTION, ask_and_leave, openai_client, until
 from .fake_upstream import chunk, completion
 
 BODY = {"model": "policy", "messages": QUESTION}
@@ -220,12 +220,7 @@ async def test_a_client_that_goes_away_ends_the_upstreams_work(upstream, proxyin
     proxy = await proxying({"base_url": server.url})
     url = proxy.as_resource(rollout.rollout_id, rollout.attempt.attempt_id).endpoint
     await asyncio.to_thread(ask_and_leave, url, BODY | {"stream": stream}, begun=lambda: server.bodies)
-    for _ in range(200):
-        if server.broken_off and proxy.admission.active == 0:
-            break
-        await asyncio.sleep(0.02)
-    assert server.broken_off == 1
-    assert proxy.admission.active == 0
+    until(lambda: server.broken_off == 1 and proxy.admission.active == 0)
 
 
 async def test_a_field_of_ours_stays_out_of_the_way_of_a_server_that_need_not_know_it(upstream, proxying, rollout):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mini_agentic_rl.gateway.completion.call import Choice
+from mini_agentic_rl.gateway.completion.choice import Choice
 from mini_agentic_rl.gateway.render.decoding import (
     AnswerReader,
     Decoder,
@@ -16,13 +16,12 @@ from mini_agentic_rl.gateway.render.decoding import (
     ThinkTags,
     Thought,
     ThoughtScanner,
-    partial_end,
 )
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
-from mini_agentic_rl.gateway.tool_formats import HERMES, ToolCall
+from mini_agentic_rl.gateway.tool_formats import HERMES, ToolCall, partial_end
 from mini_agentic_rl.tokens import TokenDelta
 
-from ..samples import CALCULATOR, CALL_TEXT
+from ..samples import CALCULATOR, CALL_TEXT, cut
 from ..small_tokenizer import THINKING, THINKING_BEGUN, sentencepiece_tokenizer, small_tokenizer
 
 
@@ -169,11 +168,7 @@ def test_a_thought_is_what_an_answer_begins_with_between_the_tags(text, begun, e
 )
 def test_pieces_do_not_depend_on_how_the_text_arrives(fragments, cuts, begun):
     text = "".join(fragments)
-    parts, at = [], 0
-    for size in cuts:
-        parts.append(text[at : at + size])
-        at += size
-    assert read_in_pieces([*parts, text[at:]], begun) == read_in_pieces([text], begun)
+    assert read_in_pieces(cut(text, cuts), begun) == read_in_pieces([text], begun)
 
 
 @pytest.mark.parametrize("begun", [False, True])

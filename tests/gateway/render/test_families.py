@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from mini_agentic_rl.gateway.completion.call import Choice
+from mini_agentic_rl.gateway.completion.choice import Choice
 from mini_agentic_rl.gateway.completion.remember import ConversationMemory
 from mini_agentic_rl.gateway.render.messages import plain_messages
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
@@ -80,8 +80,8 @@ class Client:
         self.messages.append(
             message if self.sends_thoughts else {k: v for k, v in message.items() if k != "reasoning_content"}
         )
-        for made in message.get("tool_calls", ()):
-            self.messages.append({"role": "tool", "tool_call_id": made["id"], "content": "42"})
+        for entry in message.get("tool_calls", ()):
+            self.messages.append({"role": "tool", "tool_call_id": entry["id"], "content": "42"})
         if not message.get("tool_calls"):
             self.messages.append({"role": "user", "content": "Sure?"})
         return list(prompt.ids), [*prompt.ids, *output]
@@ -200,12 +200,12 @@ def test_calls_in_the_models_own_form_are_read_continued_and_forced(name):
     prompt = [{"role": "user", "content": "Porto or Rome?"}]
     output = [*renderer.encode(SAMPLED[name]), renderer.eos_ids[0]]
     message = answer_of(renderer, output, [WEATHER])
-    arguments = [json.loads(made["function"]["arguments"]) for made in message["tool_calls"]]
+    arguments = [json.loads(entry["function"]["arguments"]) for entry in message["tool_calls"]]
     assert arguments == [{"city": "7", "days": 2}, {"city": "Rome", "days": 3}]
     memory = ConversationMemory(renderer)
     first = memory.prompt(ATTEMPT, prompt, [WEATHER])
     memory.remember(ATTEMPT, first, first.ids, output, message)
-    results = [{"role": "tool", "tool_call_id": made["id"], "content": "sunny"} for made in message["tool_calls"]]
+    results = [{"role": "tool", "tool_call_id": entry["id"], "content": "sunny"} for entry in message["tool_calls"]]
     second = memory.prompt(ATTEMPT, [*prompt, message, *results], [WEATHER]).ids
     assert list(second[: len(first.ids) + len(output)]) == [*first.ids, *output]
     added = renderer.tokenizer.decode(second[len(first.ids) :])

@@ -39,13 +39,6 @@ def text_of(renderer, ids):
     return renderer.tokenizer.decode(list(ids), skip_special_tokens=False)
 
 
-def test_an_answer_cut_by_the_length_bound_is_ended_by_the_continuation():
-    renderer, messages = ChatRenderer(small_tokenizer()), three_turns()
-    added = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR])
-    added_after_cut = renderer.continuation(messages[:5], messages[5:6], [CALCULATOR], ended=False)
-    assert added_after_cut == [renderer.end_of_turn_id, *added]
-
-
 def test_the_end_of_turn_is_found_where_it_is_not_the_eos_token():
     renderer = ChatRenderer(small_tokenizer(GEMMA, eos="</s>"), extra_eos_ids=[5])
     tokens = renderer.tokenizer.convert_ids_to_tokens(list(renderer.eos_ids))
@@ -94,8 +87,8 @@ def test_results_come_in_the_order_of_the_calls_in_prompts_and_in_data(name, key
         assert renderer.continuation(messages[:2], messages[2:-1]) == renderer.continuation(
             expected[:2], expected[2:-1]
         )
-        for one, other in zip(*map(renderer.conversation_to_records, (messages, expected)), strict=True):
-            assert one.prompt_ids.tolist() == other.prompt_ids.tolist()
+        for record, expected_record in zip(*map(renderer.conversation_to_records, (messages, expected)), strict=True):
+            assert record.prompt_ids.tolist() == expected_record.prompt_ids.tolist()
 
 
 def test_results_that_name_no_call_stay_where_they_are():
@@ -103,7 +96,7 @@ def test_results_that_name_no_call_stay_where_they_are():
         {"role": "tool", "content": text, "tool_call_id": id_} for text, id_ in (("b", "c1"), ("?", "x"), ("a", "c0"))
     ]
     assert [message["content"] for message in plain_messages(two_calls(*results))[2:-1]] == ["a", "?", "b"]
-    odd = [{**one, "tool_call_id": [7]} for one in results]
+    odd = [{**result, "tool_call_id": [7]} for result in results]
     assert [message["content"] for message in plain_messages(two_calls(*odd))[2:-1]] == ["b", "?", "a"]
 
 
@@ -227,12 +220,11 @@ def test_only_a_tokenizer_with_a_kept_format_is_saved_beside_the_weights(tmp_pat
 def test_new_adapters_of_included_agents_learn_compact_calls_and_others_keep_their_format(tmp_path):
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
-    for agent in ("math",):
-        assert TrainConfig(agent=agent).completed().loop.tool_format == "compact"
-        for model in (tmp_path, tmp_path / "adapter"):
-            assert TrainConfig(agent=agent, model=str(model)).completed().loop.tool_format == "auto"
-            given = TrainConfig(agent=agent, model=str(model), tool_format="compact")
-            assert given.completed().loop.tool_format == "compact"
+    assert TrainConfig(agent="math").completed().loop.tool_format == "compact"
+    for model in (tmp_path, tmp_path / "adapter"):
+        assert TrainConfig(agent="math", model=str(model)).completed().loop.tool_format == "auto"
+        given = TrainConfig(agent="math", model=str(model), tool_format="compact")
+        assert given.completed().loop.tool_format == "compact"
     assert TrainConfig(agent="my:Agent").completed().loop.tool_format == "auto"
 
 

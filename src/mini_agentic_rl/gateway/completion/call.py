@@ -2,9 +2,6 @@
 
 A streamed call is sampled in a task of its own, which puts events into a queue. If the client leaves, the task is
 cancelled; it records the beginning of the answer before it ends.
-
-A `Choice` is one answer as it grows. Its ids and log-probabilities are always cut and extended together. A stop string
-in the text ends both after the token that completes it.
 """
 
 from __future__ import annotations
@@ -12,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Collection, Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...http import BadRequestError, encode_in_steps, off_loop
 from ...samplers import Sampler
 from ...store import LightningStore
-from ...tokens import CompletionRecord, FinishReason, TokenDelta, TokenRequest
+from ...tokens import CompletionRecord, TokenDelta, TokenRequest
 from ..dialects import Caller, ChatRequest, Exchange, StreamOptions
 from ..errors import RecordingError, UnavailableError
-from ..render.decoding import AnswerPart, AnswerReader, Decoder, Detokenizer, Thought, partial_end
-from ..render.messages import assistant_message, plain_messages
+from ..render.decoding import AnswerPart, Thought
+from ..render.messages import plain_messages
 from ..render.renderer import ChatRenderer
 from ..tool_formats import ToolCall
+from .choice import Choice
 from .record import Attempt, RecordedAnswer, record_answer, sampling_attributes
 from .remember import ConversationMemory, Prompt
 
@@ -35,178 +33,6 @@ _TOKEN_CHARACTERS: Final = 8
 """Estimated characters of a body per token."""
 _LOGPROB_CHARACTERS: Final = 64
 """Estimated characters of a body per log-probability."""
-
-
-@dataclass(eq=False, repr=False)
-class Choice:
-    """Takes deltas of tokens, returns parts of the answer."""
-
-    index: int
-    """Index of the answer in its response."""
-    decoder: Decoder
-    end_ids: Collection[int] = ()
-    """Ids that end an answer; they make no text."""
-    stops: Sequence[str] = ()
-    """Stop strings."""
-    reader: AnswerReader | None = None
-    """Separates thought, content and tool calls; None takes all text as content."""
-    prefix: InitVar[str] = ""
-    """Beginning of the answer that is part of the prompt."""
-    stop_ids: Collection[int] = ()
-    """Further ids that end the answer, set by the client; they make no text."""
-    must_call: bool = False
-    """The answer consists of calls only; a call that is cut off at the length bound is not text."""
-    streamed: bool = False
-    """`take` returns parts as they arrive; otherwise the text is decoded once, at the end."""
-    one_call: bool = False
-    """The answer ends with its first tool call."""
-
-    def __post_init__(self, prefix: str) -> None:
-        self.token_ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.top_logprobs: list[tuple[tuple[int, float], ...]] = []
-        self.forced: list[int] = []
-        self.failure = ""
-        self.finish_reason: FinishReason | None = None
-        self.stop_string: str | None = None
-        """The stop string that ended the answer, if one did."""
-        self.version = 0
-        self.versions: list[int] = []
-        """Policy version of each token."""
-        self.cached_tokens = 0
-        self.calls: list[ToolCall] = []
-        self.begun = False
-        """True once a chunk with this choice was sent."""
-        self.sent_tokens = 0
-        self.sent_calls = 0
-        self._content: list[str] = []
-        self._thought: list[str] = []
-        self._silent_ids = frozenset((*self.end_ids, *self.stop_ids))
-        self._cuts = bool(self.stops) or self.one_call
-        """True if the text may end the answer: tokens are decoded one by one then."""
-        self._stepwise = self.streamed or self._cuts
-        self._detokenizer = Detokenizer(self.decoder)
-        self._text = ""
-        self._emitted = 0
-        """Characters of the text that were passed to the reader."""
-        self._early = self._read(prefix)
-
-    @property
-    def content(self) -> str:
-        """The text of the answer without thought and tool calls."""
-        return "".join(self._content)
-
-    @property
-    def thought(self) -> str | None:
-        """The thought before the content; None without one."""
-        return "".join(self._thought) if self.reader is not None and self.reader.thought_found else None
-
-    @property
-    def stop_reason(self) -> str | int | None:
-        """The stop string or the client's stop id that ended the answer."""
-        last = self.token_ids[-1] if self.token_ids and self.finish_reason == "stop" else None
-        by_client = last in self.stop_ids and last not in self.end_ids
-        return last if self.stop_string is None and by_client else self.stop_string
-
-    @property
-    def api_finish_reason(self) -> str:
-        """The finish reason as OpenAI names it."""
-        return "tool_calls" if self.calls else self.finish_reason or "stop"
-
-    def message(self) -> dict[str, Any]:
-        """Return the answer as an OpenAI message."""
-        return assistant_message(self.content, self.thought, [call.as_message() for call in self.calls])
-
-    def take(self, delta: TokenDelta) -> list[AnswerPart]:
-        """Add a delta; return the parts that are certain by now. A complete answer has a `finish_reason`."""
-        if not self.token_ids:
-            self.version = delta.version
-        self.cached_tokens = self.cached_tokens or delta.cached_tokens
-        parts, self._early = self._early, []
-        count = len(delta.token_ids)
-        step = 1 if self._cuts else max(1, count)
-        for start in range(0, count, step):
-            new = self._append(delta, start, start + step)
-            if self._stepwise and new:
-                parts += self._grow(self._detokenizer.add(*new))
-                if self.finish_reason is not None:
-                    return parts
-        if delta.finish_reason is not None:
-            self.failure = delta.failure
-            parts += self.finish(delta.finish_reason)
-        return parts
-
-    def _append(self, delta: TokenDelta, start: int, end: int) -> list[int]:
-        """Append the tokens of a delta from `start` to `end`; return those that make text."""
-        new = delta.token_ids[start:end]
-        if delta.forced:
-            first = len(self.token_ids) - start
-            self.forced += [first + at for at in range(start, start + len(new)) if delta.forced[at]]
-        self.token_ids += new
-        self.logprobs += delta.logprobs[start:end]
-        self.versions += [delta.version] * len(new)
-        self.top_logprobs += delta.top_logprobs[start:end]
-        return [token_id for token_id in new if token_id not in self._silent_ids]
-
-    def finish(self, reason: FinishReason) -> list[AnswerPart]:
-        """End the answer; return the rest of its parts."""
-        parts, self._early = self._early, []
-        if self._stepwise:
-            parts += self._grow(self._detokenizer.finish())
-            if self.finish_reason is not None:
-                return parts
-        else:
-            self._text = self.decoder([token_id for token_id in self.token_ids if token_id not in self._silent_ids])
-        return parts + self._close(reason, len(self._text))
-
-    def _grow(self, text: str) -> list[AnswerPart]:
-        if not text:
-            return []
-        longest = max((len(stop) for stop in self.stops), default=0)
-        searched = max(0, len(self._text) - longest + 1)
-        self._text += text
-        stops = [(at, stop) for stop in self.stops if (at := self._text.find(stop, searched)) >= 0]
-        if stops:
-            end, self.stop_string = min(stops)
-            return self._close("stop", end)
-        held = max((partial_end(self._text, stop) for stop in self.stops), default=0)
-        parts = self._read_to(len(self._text) - held)
-        if self.one_call and self.calls:
-            self.finish_reason = "stop"
-        return parts
-
-    def _close(self, reason: FinishReason, end: int) -> list[AnswerPart]:
-        self.finish_reason = reason
-        parts = self._read_to(end)
-        if self.reader is None:
-            return parts
-        rest = self.reader.finish()
-        if self.must_call and reason == "length":
-            rest = [part for part in rest if not isinstance(part, str)]
-        return parts + self._keep(rest)
-
-    def _read_to(self, end: int) -> list[AnswerPart]:
-        text = self._text[self._emitted : end]
-        self._emitted = max(self._emitted, end)
-        return self._read(text)
-
-    def _read(self, text: str) -> list[AnswerPart]:
-        if not text:
-            return []
-        return self._keep(self.reader.feed(text) if self.reader else [text])
-
-    def _keep(self, parts: list[AnswerPart]) -> list[AnswerPart]:
-        if self.one_call:  # nothing may follow the first call
-            first = next((at for at, part in enumerate(parts) if isinstance(part, ToolCall)), len(parts))
-            parts = [] if self.calls else parts[: first + 1]
-        for part in parts:
-            if isinstance(part, ToolCall):
-                self.calls.append(part)
-            elif isinstance(part, Thought):
-                self._thought.append(part.text)
-            else:
-                self._content.append(part)
-        return parts
 
 
 @dataclass
@@ -443,18 +269,8 @@ class ChatCall:
         calls = [part.as_message() for part in parts if isinstance(part, ToolCall)]
         if calls:
             delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls, choice.sent_calls)]
-        body: dict[str, Any] = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
-        if request.logprobs and end > start:
-            body["logprobs"] = _logprobs(self.service.renderer, choice, start)
-        if request.return_token_ids:
-            body["token_ids"] = choice.token_ids[start:end]
-        if complete:
-            body["finish_reason"] = choice.api_finish_reason
-            if choice.stop_reason is not None:
-                body["stop_reason"] = choice.stop_reason
-        extra: dict[str, Any] = {}
-        if not self._head and request.return_token_ids:
-            extra["prompt_token_ids"] = list(self.prompt_ids)
+        body = {"delta": delta, **self._fields_of(choice, start, complete)}
+        extra = {"prompt_token_ids": list(self.prompt_ids)} if request.return_token_ids and not self._head else {}
         choice.begun, choice.sent_tokens = True, end
         choice.sent_calls += len(calls)
         self._put([body], **extra)
@@ -473,26 +289,28 @@ class ChatCall:
 
     def _completion(self) -> dict[str, Any]:
         """Return the whole `chat.completion`."""
-        request, choices = self.request, self.choices
-        bodies = []
-        for choice in choices:
-            with_logprobs = bool(request.logprobs)
-            body: dict[str, Any] = {
-                "index": choice.index,
-                "message": {**choice.message(), "refusal": None},
-                "logprobs": _logprobs(self.service.renderer, choice) if with_logprobs else None,
-                "finish_reason": choice.api_finish_reason,
-            }
-            if choice.stop_reason is not None:
-                body["stop_reason"] = choice.stop_reason
-            if request.return_token_ids:
-                body["token_ids"] = list(choice.token_ids)
-            bodies.append(body)
-        head = self._shared("chat.completion", choices[0].version)
+        bodies = [
+            {"message": {**choice.message(), "refusal": None}, **self._fields_of(choice, 0, complete=True)}
+            for choice in self.choices
+        ]
+        head = self._shared("chat.completion", self.choices[0].version)
         completion = {**head, "choices": bodies, "usage": self._usage()}
-        if request.return_token_ids:
+        if self.request.return_token_ids:
             completion["prompt_token_ids"] = list(self.prompt_ids)
         return completion
+
+    def _fields_of(self, choice: Choice, start: int, complete: bool) -> dict[str, Any]:
+        """Return the fields of a choice beside its message or delta, with its tokens from `start` on."""
+        fields: dict[str, Any] = {"index": choice.index, "logprobs": None, "finish_reason": None}
+        if self.request.logprobs and len(choice.token_ids) > start:
+            fields["logprobs"] = _logprobs(self.service.renderer, choice, start)
+        if self.request.return_token_ids:
+            fields["token_ids"] = choice.token_ids[start:]
+        if complete:
+            fields["finish_reason"] = choice.api_finish_reason
+            if choice.stop_reason is not None:
+                fields["stop_reason"] = choice.stop_reason
+        return fields
 
     def _shared(self, kind: str, version: int) -> dict[str, Any]:
         """Return the fields of every body and chunk; the fingerprint is the policy version."""
@@ -516,7 +334,7 @@ class ChatCall:
         }
 
 
-def _logprobs(renderer: ChatRenderer, choice: Choice, start: int = 0) -> dict[str, Any]:
+def _logprobs(renderer: ChatRenderer, choice: Choice, start: int) -> dict[str, Any]:
     """Return the log-probabilities from token `start` on, one entry per sampled token including the end token."""
 
     def entry(token_id: int, value: float) -> dict[str, Any]:

@@ -31,25 +31,22 @@ ForkReason = Literal["edited", "tools", "template", "thinking"]
 """
 
 
+Key = tuple[bytes, bytes]
+"""Digests of the offered tools, and of the first messages of a conversation without their thoughts."""
 Thoughts = tuple[str | None, ...]
 """The thought of each assistant message of a conversation; None if it is unknown."""
 
 _MAX_TRIES = 4
 """Earlier calls that are tried when the template has rewritten the latest: each costs two renderings."""
-_MAX_TOOL_SETS = 8
-"""Sets of tools that are remembered in an attempt, to detect a change."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as token ids, and the keys under which its answer is remembered."""
+    """A prompt as token ids, and the key under which its answer is remembered."""
 
     ids: tuple[int, ...]
     """The whole prompt including the generation prompt."""
-    key: bytes = b""
-    """Digest of the tools and the messages without thoughts."""
-    tools_key: bytes = b""
-    """Digest of the tools."""
+    key: Key = (b"", b"")
     thoughts: Thoughts = ()
 
 
@@ -59,17 +56,15 @@ class _RememberedCall:
     ended: bool
     thoughts: Thoughts
     """Including the thought of the answer."""
-    prompt_key: bytes
+    prompt_key: Key
     answer: bytes
     """Digest of the answer."""
 
 
 @dataclass
 class _Attempt:
-    calls: OrderedDict[bytes, _RememberedCall] = field(default_factory=OrderedDict)
+    calls: OrderedDict[Key, _RememberedCall] = field(default_factory=OrderedDict)
     """By the key of their messages and answer."""
-    tools: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
-    """Digests of the sets of tools, the latest last."""
 
     def has_answer(self, messages: Sequence[dict[str, Any]]) -> bool:
         """Return True if any of the messages is a recorded answer of this attempt."""
@@ -144,7 +139,9 @@ class ConversationMemory:
             messages = [without_thought(message) for message in messages]
         offered = json.dumps([tools, renderer.settings] if renderer.settings else tools, sort_keys=True)
         tools_key = hashlib.blake2b(offered.encode(), digest_size=16).digest()
-        keys = _chain(messages, tools_key)
+        keys = [(tools_key, b"")]
+        for message in messages:
+            keys.append((tools_key, _link(keys[-1][1], message)))
         attempt = self._attempts.get(scope)
         reason: ForkReason | None = None
         if attempt is not None:
@@ -153,12 +150,12 @@ class ConversationMemory:
             recorded_ids, reason, known = self._continued(renderer, attempt, messages, tools, keys, most)
             if recorded_ids is not None:
                 self._prompts[reason or "continued"] += 1
-                return Prompt(recorded_ids, keys[-1], tools_key, _thoughts(known))
-            reason = reason or _fork_reason(attempt, messages, tools_key)
+                return Prompt(recorded_ids, keys[-1], _thoughts(known))
+            reason = reason or _fork_reason(attempt, messages, keys)
             messages = messages if dropping else known
         ids = renderer.render(messages, tools, most=most, plain=True)
         self._prompts[reason or "rendered"] += 1
-        return Prompt(tuple(ids), keys[-1], tools_key, _thoughts(messages))
+        return Prompt(tuple(ids), keys[-1], _thoughts(messages))
 
     def remember(
         self,
@@ -170,14 +167,11 @@ class ConversationMemory:
     ) -> None:
         """Remember a call: its prompt and output ids, and the message of the answer."""
         (message,) = self._renderer.plain([message])
-        key = _link(prompt.key, message)
+        tools_key, messages_key = prompt.key
+        key = (tools_key, _link(messages_key, message))
         ended = bool(output_ids) and output_ids[-1] == self._renderer.end_of_turn_id
         attempt = self._attempts.setdefault(scope, _Attempt())
         self._attempts.move_to_end(scope)
-        attempt.tools[prompt.tools_key] = None
-        attempt.tools.move_to_end(prompt.tools_key)
-        if len(attempt.tools) > _MAX_TOOL_SETS:
-            attempt.tools.popitem(last=False)
         ids = array("i", prompt_ids)
         ids.extend(output_ids)
         thoughts = (*prompt.thoughts, message.get("reasoning_content"))
@@ -187,8 +181,7 @@ class ConversationMemory:
         if len(attempt.calls) > self._max_calls:
             self._tokens -= len(attempt.calls.popitem(last=False)[1].ids)
         while len(self._attempts) > self._max_attempts or (self._tokens > self._max_tokens and len(self._attempts) > 1):
-            _, dropped = self._attempts.popitem(last=False)
-            self._tokens -= sum(len(call.ids) for call in dropped.calls.values())
+            self.forget(next(iter(self._attempts)))
 
     def forget(self, scope: CallScope) -> None:
         """Drop all calls of an attempt."""
@@ -202,7 +195,7 @@ class ConversationMemory:
         attempt: _Attempt,
         messages: list[dict[str, Any]],
         tools: Sequence[Tool],
-        keys: Sequence[bytes],
+        keys: Sequence[Key],
         most: int | None,
     ) -> tuple[tuple[int, ...] | None, ForkReason | None, list[dict[str, Any]]]:
         """Return the prompt from recorded ids or None, the reason of a fork or None, and the messages with the
@@ -240,14 +233,11 @@ class ConversationMemory:
         return None, reason, full
 
 
-def _fork_reason(attempt: _Attempt, messages: Sequence[dict[str, Any]], tools_key: bytes) -> ForkReason | None:
+def _fork_reason(attempt: _Attempt, messages: Sequence[dict[str, Any]], keys: Sequence[Key]) -> ForkReason | None:
     """Return why a prompt continues from no recorded ids; None for a new conversation."""
-    answers = [count for count, message in enumerate(messages, 1) if message["role"] == "assistant"]
-    for other in tuple(attempt.tools):
-        if answers and other != tools_key:
-            others = _chain(messages, other)
-            if any(others[count] in attempt.calls for count in answers):
-                return "tools"
+    with_any_tools = {messages_key for _, messages_key in tuple(attempt.calls)}
+    if any(messages_key in with_any_tools for _, messages_key in keys[1:]):
+        return "tools"
     return "edited" if attempt.has_answer(messages) else None
 
 
@@ -271,14 +261,6 @@ def _with_thoughts(messages: Sequence[dict[str, Any]], known: Thoughts) -> list[
         thought = next(left, message.get("reasoning_content")) if message["role"] == "assistant" else None
         full.append(without_thought(message) if thought is None else {**message, "reasoning_content": thought})
     return full
-
-
-def _chain(messages: Sequence[dict[str, Any]], tools_key: bytes) -> list[bytes]:
-    """Return the digests of the first 0, 1, 2, ... messages."""
-    keys = [tools_key]
-    for message in messages:
-        keys.append(_link(keys[-1], message))
-    return keys
 
 
 def _link(key: bytes, message: dict[str, Any]) -> bytes:

@@ -28,7 +28,8 @@ from ..render.decoding import AnswerReader
 from ..render.messages import plain_messages
 from ..render.renderer import ChatRenderer
 from ..settings import GatewayLimits
-from .call import CallContext, ChatCall, Choice, Counters
+from .call import CallContext, ChatCall, Counters
+from .choice import Choice
 from .record import TOKENS_HELP, RolloutAttempts
 from .remember import ConversationMemory, Prompt
 

@@ -87,6 +87,8 @@ class Dialect(ABC):
     """Fields of requests that are read beside those of `request`."""
     tool_kinds: ClassVar[Collection[str | None]] = ("function", None)
     """Values of a tool's `type` that are served."""
+    chat_fields: ClassVar[Mapping[str, str]] = {}
+    """Names of the chat request's fields in this dialect, where they differ; see `renamed`."""
     lookups: Mapping[tuple[str, str], Lookup] = {}
     """Lookups of kept answers by method and path; the path contains `{id}`."""
     counting_path: ClassVar[str] = ""
@@ -123,8 +125,8 @@ class Dialect(ABC):
         return [*ignored, *(f"tools[{at}] ({kind})" for at, kind in enumerate(kinds) if kind not in self.tool_kinds)]
 
     def refusal(self, error: HttpError) -> Json:
-        """Return the body that reports an error; by default in OpenAI's form."""
-        return error.body()
+        """Return the body that reports an error of the chat request; by default in OpenAI's form."""
+        return renamed(error, self.chat_fields).body()
 
     def forget(self, scope: CallScope, key: str) -> None:  # noqa: B027  # most dialects remember nothing
         """Drop all memory of an attempt."""

@@ -11,7 +11,7 @@ for the input is added to the function's description. It does not constrain the 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -223,18 +223,13 @@ class OutputItem(AnswerItem):
         kind: its kind.
         index: its position in the output.
         call: the first piece of a call.
-        custom: True for the call of a custom tool. Its input arrives as JSON, so it is reported when it is complete.
+        item_type: its type. The input of a custom tool arrives as JSON, so it is reported when it is complete.
         response_id: id of the response.
     """
 
-    def __init__(
-        self, kind: ItemKind, index: int, call: CallDelta | None, *, custom: bool = False, response_id: str = ""
-    ) -> None:
+    def __init__(self, kind: ItemKind, index: int, call: CallDelta | None, item_type: str, response_id: str) -> None:
         super().__init__(kind, index, call)
-        if kind == "call":
-            self.type = "custom_tool_call" if custom else "function_call"
-        else:
-            self.type = "message" if kind == "text" else "reasoning"
+        self.type = item_type
         self._status = "in_progress"
         item_id = f"{ID_PREFIXES[self.type]}_{response_id.removeprefix('resp_')}_{index}"
         self._place: Json = {"item_id": item_id, "output_index": index}
@@ -302,29 +297,15 @@ class ResponsesExchange(ItemExchange):
     Args:
         chat: the chat request.
         request: the validated request.
-        earlier: the kept messages of the response that it continues.
-        messages: those of its input.
-        memory: keeps the response, unless the request has `store: false`.
-        owner: owner of the response.
+        keep: keeps the response, given its object and the answer's message; None with `store: false`.
     """
 
     id_prefix = "resp_"
 
-    def __init__(
-        self,
-        chat: Json,
-        request: ResponsesRequest,
-        earlier: tuple[bytes, ...],
-        messages: Sequence[Json],
-        memory: ResponseMemory,
-        owner: Hashable,
-    ) -> None:
+    def __init__(self, chat: Json, request: ResponsesRequest, keep: Callable[[Json, Json], None] | None) -> None:
         super().__init__(chat)
         self._request = request
-        self._earlier = earlier
-        self._messages = messages
-        self._memory = memory
-        self._owner = owner
+        self._keep = keep
         self._custom_tools = {tool.get("name") for tool in request.tools or () if tool.get("type") == "custom"}
         """Names of the tools whose input is plain text."""
         self._sent_events = 0
@@ -356,8 +337,10 @@ class ResponsesExchange(ItemExchange):
         return [{"type": f"response.{kind}", "response": self._body()} for kind in ("created", "in_progress")]
 
     def new_item(self, kind: ItemKind, call: CallDelta | None) -> OutputItem:
-        custom = call is not None and call.name in self._custom_tools
-        return OutputItem(kind, len(self.items), call, custom=custom, response_id=self.id)
+        item_type = "message" if kind == "text" else "reasoning"
+        if call is not None:
+            item_type = "custom_tool_call" if call.name in self._custom_tools else "function_call"
+        return OutputItem(kind, len(self.items), call, item_type, self.id)
 
     def _finish(self) -> list[Json]:
         """Complete and keep the response; return the last events."""
@@ -368,10 +351,8 @@ class ResponsesExchange(ItemExchange):
         events += self.close_item(status)
         self._status = status
         body = self._body()
-        if self._request.store is not False:
-            messages = [*self._messages, self.reader.first.message]
-            items = input_items(self._request.input, self.id)
-            self._memory.keep(self._owner, body, self._earlier, messages, items)
+        if self._keep is not None:
+            self._keep(body, self.reader.first.message)
         return self._numbered([*events, {"type": f"response.{status}", "response": body}])
 
     def _body(self) -> Json:
@@ -435,6 +416,7 @@ class ResponsesDialect(Dialect):
     request = ResponsesRequest
     further = (*_NOT_SERVED, *_IGNORED)
     tool_kinds = TOOL_KINDS
+    chat_fields = CHAT_FIELDS
     counting_path = f"{path}/input_tokens"
     counting_answer: ClassVar[Json] = {"object": "response.input_tokens"}
 
@@ -468,7 +450,12 @@ class ResponsesDialect(Dialect):
             raise BadRequestError("input: there is nothing to answer; give text or items", param="input")
         instructions = [] if request.instructions is None else [{"role": "system", "content": request.instructions}]
         chat = chat_body(request, body, [*instructions, *map(json.loads, earlier), *messages])
-        return ResponsesExchange(chat, request, earlier, messages, self._memory, (key, scope))
+
+        def keep(response: Json, answer: Json) -> None:
+            items = input_items(request.input, response["id"])
+            self._memory.keep((key, scope), response, earlier, [*messages, answer], items)
+
+        return ResponsesExchange(chat, request, None if request.store is False else keep)
 
     def left_out(self, body: Json) -> list[str]:
         tools = body.get("tools")
@@ -479,9 +466,6 @@ class ResponsesDialect(Dialect):
             if isinstance(tool, dict) and _grammar(tool) is not None:
                 ignored.append(f"tools[{index}].format")
         return [*super().left_out(body), *ignored]
-
-    def refusal(self, error: HttpError) -> Json:
-        return renamed(error, CHAT_FIELDS).body()
 
     def forget(self, scope: CallScope, key: str) -> None:
         self._memory.forget((key, scope))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 
-from ..tool_formats import CallScanner, ToolCall, ToolFormatName
+from ..tool_formats import CallScanner, ToolCall, ToolFormatName, partial_end
 
 
 class Tokenizer(Protocol):
@@ -178,17 +178,6 @@ KNOWN_TAGS: Final = (ThinkTags("<think>", "</think>"), ThinkTags("[THINK]", "[/T
 """The tags of models; the first ones are the default."""
 ALL_TAGS: Final = frozenset(text for tags in KNOWN_TAGS for text in (tags.open, tags.close))
 """The texts of all known think tags."""
-
-
-def partial_end(text: str, marker: str) -> int:
-    """Return how many characters at the end of `text` are the beginning of `marker`, but not all of it."""
-    tail = text[-(len(marker) - 1) :] if len(marker) > 1 else ""
-    at = tail.find(marker[0])
-    while at >= 0:
-        if marker.startswith(tail[at:]):
-            return len(tail) - at
-        at = tail.find(marker[0], at + 1)
-    return 0
 
 
 class _State(Enum):

@@ -16,6 +16,7 @@ from .base import Tool as Tool
 from .base import ToolCall as ToolCall
 from .base import ToolFormat as ToolFormat
 from .base import parse_arguments as parse_arguments
+from .base import partial_end as partial_end
 from .base import split_tool_calls as split_tool_calls
 from .json_formats import DEEPSEEK as DEEPSEEK
 from .json_formats import DEEPSEEK_FENCED as DEEPSEEK_FENCED

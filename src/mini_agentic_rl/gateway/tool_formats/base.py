@@ -280,15 +280,13 @@ class CallScanner:
 
     def __init__(self, openings: Sequence[Opening], separators: str = "") -> None:
         self._openings = {opening.text: opening for opening in openings}
-        anywhere = [opening.text for opening in openings if not opening.at_line_start]
+        self._anywhere = [opening.text for opening in openings if not opening.at_line_start]
         in_line = "|".join(re.escape(opening.text) for opening in openings if opening.at_line_start)
-        patterns = [re.escape(text) for text in anywhere]
+        patterns = [re.escape(text) for text in self._anywhere]
         self._line_start = re.compile(rf"[^\S\n]*({in_line})") if in_line else None
         if in_line:
             patterns.append(rf"\n[^\S\n]*(?:{in_line})")
         self._search = re.compile("|".join(patterns))
-        self._longest = max((len(text) for text in anywhere), default=1) - 1
-        self._partial = re.compile("|".join(rf"{_proper_prefixes(text)}\Z" for text in anywhere) or r"(?!)")
         self._after_calls = re.compile(rf"[\s{re.escape(separators)}]*")
         self._held = ""
         self._spaces: list[str] = []
@@ -328,12 +326,9 @@ class CallScanner:
             self._open = _OpenBlock(opening, opening.block(), [opening.text])
             next(self._open.block)
             return text[at + len(opening.text) :]
-        begun = self._partial.search(text, max(0, len(text) - self._longest))
-        if begun is None:
-            self._emit(text, parts)
-        else:
-            self._held = text[begun.start() :]
-            self._emit(text[: begun.start()], parts)
+        certain = len(text) - max((partial_end(text, marker) for marker in self._anywhere), default=0)
+        self._held = text[certain:]
+        self._emit(text[:certain], parts)
         return ""
 
     def _find(self, text: str) -> tuple[int, Opening | None]:
@@ -390,12 +385,15 @@ class CallScanner:
             self._spaces.append(text[len(kept) :])
 
 
-def _proper_prefixes(text: str) -> str:
-    """Return a pattern that matches each prefix of `text` except the whole."""
-    pattern = ""
-    for char in reversed(text[:-1]):
-        pattern = re.escape(char) + (f"(?:{pattern})?" if pattern else "")
-    return pattern
+def partial_end(text: str, marker: str) -> int:
+    """Return how many characters at the end of `text` are the beginning of `marker`, but not all of it."""
+    tail = text[-(len(marker) - 1) :] if len(marker) > 1 else ""
+    at = tail.find(marker[0])
+    while at >= 0:
+        if marker.startswith(tail[at:]):
+            return len(tail) - at
+        at = tail.find(marker[0], at + 1)
+    return 0
 
 
 def split_tool_calls(tool_format: ToolFormat, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
