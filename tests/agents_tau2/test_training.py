@@ -53,13 +53,7 @@ def test_two_steps_train_the_assistant_alone(fickle_user):
     model.config.max_position_embeddings = 8192
     kept = Keep()
     algorithm = MiniGRPO(
-        model,
-        tokenizer,
-        total_steps=2,
-        tasks_per_step=1,
-        samples_per_prompt=4,
-        max_new_tokens=6,
-        lora=None,
+        model, tokenizer, total_steps=2, tasks_per_step=1, samples_per_prompt=4, max_new_tokens=6, lora=None
     )
     (task,) = [row for row in load_tau2("mock", "base") if row["id"] == "create_task_1_nl_eval"]
     Trainer(

@@ -6,16 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
-
-from mini_agentic_rl.cli import app
-
-
-def run(*arguments: Any) -> str:
-    """Return what a command of ours prints on standard output."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+from recipes.playing import run
 
 
 def trained(env: str, model: str, folder: Path, *more: Any) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from gateway.scripted import ScriptedSampler
 from gateway.small_tokenizer import CHATML_TOOLS, small_tokenizer
+from mini_agentic_rl.cli import app
 from mini_agentic_rl.emitter import find_reward_spans, get_rewards_from_span
 from mini_agentic_rl.gateway.http.server import MiniLLMServer
 from mini_agentic_rl.runner import LitAgentRunner
@@ -19,6 +21,13 @@ from mini_agentic_rl.store import InMemoryLightningStore
 from mini_agentic_rl.tracer import OtelTracer
 from mini_agentic_rl.types import ProxyLLM
 from rewards.servers import serving
+
+
+def run(*words: object) -> str:
+    """What a command of ours prints on standard output."""
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 def says(text: str | None) -> dict[str, Any]:

@@ -5,30 +5,17 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from mini_agentic_rl.cli import app
 from mini_agentic_rl.commands.train_config import TrainConfig, with_agent_defaults
 from mini_agentic_rl.datasets import find_family
-from mini_agentic_rl.environments import (
-    Endpoint,
-    load_recipe,
-    load_tasks,
-)
+from mini_agentic_rl.environments import Endpoint, load_recipe, load_tasks
 from mini_agentic_rl.errors import UserError
-from recipes.playing import ScriptedServer, roomy_model, scripted_server
+from recipes.playing import ScriptedServer, roomy_model, run, scripted_server
 
 FAMILIES = ("countdown", "guess", "retrieval", "units")
 SUM = "reasoning_gym:chain_sum?min_terms=2&max_terms=2"
 server = scripted_server
 model = roomy_model
-
-
-def run(*arguments):
-    """What a command of ours prints on standard output."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -176,8 +176,7 @@ async def test_the_last_message_decides_and_only_a_finished_text_can_be_right() 
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["Answer: 408\n</tool_response>", "Answer: 408\nAnswer: 408", "Answer: 408\nDone.", "It is 408."],
+    "text", ["Answer: 408\n</tool_response>", "Answer: 408\nAnswer: 408", "Answer: 408\nDone.", "It is 408."]
 )
 async def test_a_right_answer_in_a_reply_that_is_not_clean_earns_half(text: str) -> None:
     scores = await MathRewardHook().scores(a_rollout(), [completion(says(text))])

@@ -7,7 +7,6 @@ import json
 import os
 import runpy
 import signal
-import socket
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,9 @@ from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.recipes.sql import job as sql_job
 from mini_agentic_rl.recipes.sql.job import SqlTrainConfig
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
+from pages.shell import free_port
 from processes import PythonProcess
-from recipes.playing import roomy_model
+from recipes.playing import roomy_model, run
 
 model = roomy_model
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_sql_agent.py"
@@ -33,13 +33,6 @@ def _cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINI_AGENTIC_RL_CACHE", str(empty_cache(tmp_path_factory.mktemp("cache"))))
         yield
-
-
-def run(*arguments):
-    """What a command of ours prints on standard output."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def test_a_fast_run_through_a_proxy_measures_imitates_and_reinforces(model, tmp_path):
@@ -62,12 +55,6 @@ def test_a_fast_run_through_a_proxy_measures_imitates_and_reinforces(model, tmp_
     )
     assert json.loads(measured)["accuracy"][0]["count"] == 1
     assert json.loads(measured)["dataset"] == "medical"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_a_process_of_runners_alone_serves_the_algorithm_and_leaves_its_folder_alone(model, tmp_path, monkeypatch):

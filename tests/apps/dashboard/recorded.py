@@ -14,11 +14,7 @@ async def add_rollout(store, *, input, messages, reply, reward=None, fail=None, 
     )
     (claimed,) = await store.dequeue_many_rollouts(worker_id=worker)
     ids = {"rollout_id": rollout.rollout_id, "attempt_id": claimed.attempt.attempt_id}
-    call = {
-        "gen_ai.input.messages": json.dumps(messages),
-        "gen_ai.output.messages": json.dumps(reply),
-        **extra,
-    }
+    call = {"gen_ai.input.messages": json.dumps(messages), "gen_ai.output.messages": json.dumps(reply), **extra}
     await store.add_span(_span(ids, 1, "openai.chat.completion", call))
     if reward is not None:
         given = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": reward}

@@ -43,11 +43,7 @@ def _texts(*, last: int | None = None) -> list[Rendered]:
 
 DECODERS = {
     "llama without padding": {"pad_token_id": None},
-    "a short window": {
-        "architecture": MistralForSequenceClassification,
-        "config": MistralConfig,
-        "sliding_window": 16,
-    },
+    "a short window": {"architecture": MistralForSequenceClassification, "config": MistralConfig, "sliding_window": 16},
     "capped scores": {"architecture": Gemma2ForSequenceClassification, "config": Gemma2Config, "sliding_window": 24},
 }
 
@@ -63,11 +59,7 @@ def test_texts_that_share_prefixes_score_as_each_alone(options):
     assert [scorer.scores([text])[0] for text in texts] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"pad_token_id": None}, GPT2, BERT],
-    ids=["llama without padding", "gpt2", "bert"],
-)
+@pytest.mark.parametrize("options", [{"pad_token_id": None}, GPT2, BERT], ids=["llama without padding", "gpt2", "bert"])
 def test_padded_texts_score_as_each_alone(options):
     model, texts = tiny_scorer(**options), _texts()
     expected = [alone(model, text.ids) for text in texts]

@@ -12,7 +12,6 @@ import functools
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from pathlib import Path
 import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
+
+from pages.shell import free_port
 
 TEST_URL = "AGL_TEST_MONGO_URL"
 _START_SECONDS = 60.0
@@ -44,7 +45,7 @@ class MongoServer:
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         self.options = options
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"mongodb://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -100,9 +101,3 @@ def _drop_databases(url: str) -> None:
     with MongoClient(url) as client:
         for name in _databases:
             client.drop_database(name)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -11,7 +11,7 @@ from mini_agentic_rl import emit_message, emit_reward, operation
 from mini_agentic_rl.gateway import Caller
 from mini_agentic_rl.gateway.completion.record import RecordedAnswer, record_answer
 from mini_agentic_rl.store import LightningStore
-from mini_agentic_rl.tracer import DummyTracer, OtelTracer, Tracer
+from mini_agentic_rl.tracer import OtelTracer, Tracer
 
 CALCULATOR = {"type": "function", "function": {"name": "calculate", "parameters": {"type": "object", "properties": {}}}}
 ASKED = [
@@ -77,7 +77,3 @@ async def call(
         version=4,
     )
     await record_answer(store, told)
-
-
-def tracers() -> list[type[Tracer]]:
-    return [OtelTracer, DummyTracer]

@@ -16,12 +16,7 @@ from integrations.otlp.collector import Collector, facts
 from integrations.otlp.recorded import two_calls
 from mini_agentic_rl import LitAgent, Trainer, emit_reward
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.integrations.otlp import (
-    ExportingStore,
-    SpanExporter,
-    exported,
-    receiver_url,
-)
+from mini_agentic_rl.integrations.otlp import ExportingStore, SpanExporter, exported, receiver_url
 from mini_agentic_rl.integrations.otlp.conventions import ExportedContent
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreClient
 from mini_agentic_rl.tracer import DummyTracer

@@ -5,20 +5,18 @@ Run as a script it is an optimisation that is killed: `critic_server.py FOLDER R
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from openai import AsyncOpenAI
 
 from mini_agentic_rl import APO, InMemoryLightningStore, PromptTemplate, Trainer, prompt_rollout
 from mini_agentic_rl.metrics import MetricsLogger
+from rewards.servers import serving
 
 TASKS = [{"question": f"{number} + 1"} for number in range(6)]
 SEED_PROMPT = PromptTemplate(template="Answer {question}.", engine="f-string")
@@ -57,38 +55,12 @@ def critic(answer: Answer, **options: Any) -> Iterator[tuple[AsyncOpenAI, list[d
     """(client, the request bodies so far)."""
     asked: list[dict[str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def reply(path: str, body: dict[str, Any], headers: dict[str, str]) -> tuple[int, Any]:
+        asked.append(body)
+        return answer(body)
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body)
-            status, reply = answer(body)
-            data = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, *_: Any) -> None:
-            """A client that has given up waiting is no error here."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}/v1"
-        yield AsyncOpenAI(api_key="key", base_url=url, **{"max_retries": 0, **options}), asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(reply) as url:
+        yield AsyncOpenAI(api_key="key", base_url=f"{url}/v1", **{"max_retries": 0, **options}), asked
 
 
 @prompt_rollout

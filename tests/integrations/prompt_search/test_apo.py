@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -138,7 +139,7 @@ class Flaky:
             lambda: (429, {"error": {"message": "slow down"}}),
             lambda: (500, {"error": {"message": "down"}}),
             lambda: (200, {"object": "chat.completion"}),
-            lambda: (200, b"<html>not json"),
+            lambda: (200, "<html>not json"),
             lambda: (200, [1, 2]),
             lambda: completion(None),
             lambda: (time.sleep(0.8), completion("late"))[1],
@@ -280,7 +281,11 @@ def _without_times(algorithm):
 
 def test_a_killed_search_ends_as_an_unbroken_one(tmp_path):
     killed = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path), "2"], capture_output=True, timeout=100, check=False
+        [sys.executable, str(SCRIPT), str(tmp_path), "2"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        timeout=100,
+        check=False,
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "step_1"

@@ -22,11 +22,7 @@ from mini_agentic_rl.integrations.tinker.protobuf import (
     read_message,
     tensor_to_proto,
 )
-from mini_agentic_rl.integrations.tinker.requests import (
-    Room,
-    loss_request_of_proto,
-    targets_of_json,
-)
+from mini_agentic_rl.integrations.tinker.requests import Room, loss_request_of_proto, targets_of_json
 from mini_agentic_rl.integrations.tinker.sessions import TinkerSessions
 from mini_agentic_rl.integrations.tinker.settings import RefusedError
 

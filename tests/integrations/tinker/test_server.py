@@ -124,12 +124,7 @@ class Client:
 def start(folder, **options: Any) -> TinkerServer:
     tokenizer = tiny_tokenizer()
     return TinkerServer.load(
-        tiny_model(len(tokenizer)),
-        folder,
-        tokenizer=tokenizer,
-        names=["tiny"],
-        load={"dtype": "float32"},
-        **options,
+        tiny_model(len(tokenizer)), folder, tokenizer=tokenizer, names=["tiny"], load={"dtype": "float32"}, **options
     ).start()
 
 

@@ -4,51 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from pydantic import BaseModel
 
 from mini_agentic_rl import AgentOpsTracer, InMemoryLightningStore, OtelTracer, TraceToMessages
+from rewards.servers import serving
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
 TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
 
 
-class _Elsewhere(BaseHTTPRequestHandler):
-    """Server of somebody else: calls a tool where one is offered, refuses the model `bad`, streams on demand."""
-
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        message = {"role": "assistant", "content": '{"number": 5}'}
-        if asked.get("tools"):
-            message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        answer = {"id": "x1", "object": "chat.completion", "created": 1, "model": "m-1", "choices": [choice]}
-        body = json.dumps({"error": {"message": "no"}} if asked["model"] == "bad" else answer).encode()
-        if asked.get("stream"):
-            chunk = {**answer, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "5"}}]}
-            body = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
-        self.send_response(400 if asked["model"] == "bad" else 200)
-        self.send_header("Content-Type", "text/event-stream" if asked.get("stream") else "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+def _answer(path, asked, headers):
+    """Call a tool where one is offered, refuse the model `bad`, stream on demand: the server of somebody else."""
+    if asked["model"] == "bad":
+        return 400, {"error": {"message": "no"}}
+    message = {"role": "assistant", "content": '{"number": 5}'}
+    if asked.get("tools"):
+        message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    answer = {"id": "x1", "object": "chat.completion", "created": 1, "model": "m-1", "choices": [choice]}
+    if asked.get("stream"):
+        chunk = {**answer, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {"content": "5"}}]}
+        return 200, f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
+    return 200, answer
 
 
 @pytest.fixture(scope="module")
 def url():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    server.server_close()
+    with serving(_answer) as root:
+        yield f"{root}/v1"
 
 
 async def _spans(tracer, act):

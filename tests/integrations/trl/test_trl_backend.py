@@ -43,9 +43,7 @@ def _first_moments(learner):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"loss_aggregation": "token"}, {"loss_aggregation": "dr_grpo"}, {"kl_coef": 0.2}],
-    ids=str,
+    "options", [{}, {"loss_aggregation": "token"}, {"loss_aggregation": "dr_grpo"}, {"kl_coef": 0.2}], ids=str
 )
 def test_the_gradient_is_that_of_the_native_backend(options):
     settings = GRPOSettings(

@@ -95,10 +95,7 @@ def test_nested_dotted_and_omegaconf_like_configurations_are_one():
     ("config", "expected"),
     [
         ({f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"}, {"loss_aggregation": "sequence"}),
-        (
-            {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum"},
-            {"loss_aggregation": "dr_grpo", "max_trajectory_tokens": 1},
-        ),
+        ({f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum"}, {"loss_aggregation": "dr_grpo", "max_trajectory_tokens": 1}),
         (
             {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm", "data.max_response_length": 9},
             {"loss_aggregation": "dr_grpo", "max_trajectory_tokens": 9, "max_new_tokens": 9},
@@ -108,10 +105,7 @@ def test_nested_dotted_and_omegaconf_like_configurations_are_one():
             {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": 0.01, f"{ACTOR}.kl_loss_type": "low_var_kl"},
             {"kl_coef": 0.01, "kl_estimator": "k3"},
         ),
-        (
-            {f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "k3+"},
-            {"kl_coef": 0.001, "kl_estimator": "k2"},
-        ),
+        ({f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "k3+"}, {"kl_coef": 0.001, "kl_estimator": "k2"}),
         ({f"{ACTOR}.use_kl_loss": False, f"{ACTOR}.kl_loss_coef": 0.01, f"{ACTOR}.kl_loss_type": "abs"}, {}),
         ({f"{ACTOR}.ppo_epochs": 2, f"{ACTOR}.clip_ratio": 0.1}, {"epochs_per_batch": 2, "clip_ratio": 0.1}),
         (
