@@ -45,8 +45,10 @@ def missing_commands(folders: tuple[str, ...]) -> list[str]:
     return [name for name, module in COMMANDS.items() if f"{module}.".startswith(deleted)]
 
 
-CASES = {str(folders): folders for folders in (WINGS, *((folder,) for folder in FOLDERS))}
-"""Folders that are deleted together."""
+WITH_COMMANDS = [folder for folder in FOLDERS if missing_commands((folder,))]
+WITHOUT_COMMANDS = tuple(folder for folder in FOLDERS if folder not in WITH_COMMANDS)
+CASES = {"wings": WINGS, "folders without a command": WITHOUT_COMMANDS, **{name: (name,) for name in WITH_COMMANDS}}
+"""Folders that are deleted together: those without a command all at once, as the commands have to do without each."""
 
 COMMANDS_WITHOUT = """
 import gc, importlib, json, os, runpy, sys
