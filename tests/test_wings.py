@@ -101,9 +101,9 @@ json.dump(results, open("results", "w"))
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the package; its bytecode is kept, so that each run does not compile it again."""
+    """Return a copy of the package, with its bytecode: no run has to compile what another one has compiled."""
     folder = tmp_path_factory.mktemp("copy") / "src"
-    shutil.copytree(SRC, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SRC, folder, ignore=shutil.ignore_patterns("*.pyc.*"))  # another process is writing these
     return folder / "mini_agentic_rl"
 
 
