@@ -1,13 +1,10 @@
 """The dashboard over a store of 100,000 rollouts and 1,000,000 spans, while a training writes into it.
 
-    python benchmarks/dashboard.py [--store sqlite|memory|postgres|server] [--rollouts 100000] [--spans 10]
-        [--requests 200] [--folder /tmp/dashboard-store] [--url postgresql://USER:PASSWORD@HOST/EMPTY_DATABASE]
+    python benchmarks/dashboard.py [--rollouts 100000] [--spans 10] [--requests 200] [--folder /tmp/dashboard-store]
 
-Makes the store, serves it in a process of its own, and asks for each page many times while another process writes
-rollouts and spans as a training does; prints the median and the 99th percentile of each, beside the targets: 50 ms and
-200 ms. `sqlite` is the file of a run folder, and `server` the same file behind a store server, which the dashboard asks
-(--store http://…); both keep the file in --folder for the next time. `memory` is the page of a store server that keeps
-all in memory. `postgres` needs an empty database, or one that this script has filled.
+Makes the store, the SQLite file of a run folder, which stays in --folder for the next time; serves it in a process of
+its own, and asks for each page many times while another process writes rollouts and spans as a training does. Prints
+the median and the 99th percentile of each, beside the targets: 50 ms and 200 ms.
 
 With DASHBOARD_PYTHON (an environment with Playwright) and a browser in DASHBOARD_CHROMIUM it also measures the first
 paint, below 1 s, and the frames of a long scroll. What other processes of the machine do is in these figures.
@@ -28,13 +25,9 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
-from mini_agentic_rl.apps.dashboard import dashboard_pages, store_source
-from mini_agentic_rl.processes import freeze_loaded_objects
-from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer, open_store
+from mini_agentic_rl.store import open_store
 from mini_agentic_rl.types import Attempt, EnqueueRolloutRequest, Rollout, Span
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,73 +39,32 @@ AT_ONCE = 1000
 def main() -> None:
     """Make the store, and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", choices=("sqlite", "memory", "postgres", "server"), default="sqlite")
     parser.add_argument("--rollouts", type=int, default=100_000)
     parser.add_argument("--spans", type=int, default=10, help="spans of each rollout")
     parser.add_argument("--requests", type=int, default=200, help="requests for each page")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "dashboard-store")
-    parser.add_argument("--url", help="the database of --store postgres")
-    parser.add_argument("--fill", action="store_true", help="make the store, and measure nothing")
     parser.add_argument("--write", help=argparse.SUPPRESS)
-    parser.add_argument("--serve-memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.write is not None:
         asyncio.run(write_for_ever(options.write))
-    elif options.serve_memory:
-        asyncio.run(serve_memory(options.rollouts, options.spans))
-    else:
-        if options.store == "postgres" and options.url is None:
-            parser.error("--store postgres needs --url, an empty database")
-        kept = options.url if options.store == "postgres" else str(options.folder / "rollouts.db")
-        if options.store != "memory":
-            options.folder.mkdir(parents=True, exist_ok=True)
-            asyncio.run(fill_once(kept, options.rollouts, options.spans))
-        if not options.fill:
-            print(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
-            with served(options, kept) as root:
-                measure(root, options.folder.name if options.store == "sqlite" else "store", options.requests)
-
-
-@contextlib.contextmanager
-def served(options: argparse.Namespace, kept: str) -> Iterator[str]:
-    """Start what serves the pages, and what writes; return the address of the pages."""
-    program = [sys.executable, "-m", "mini_agentic_rl"]
+        return
+    kept = str(options.folder / "rollouts.db")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    asyncio.run(fill_once(kept, options.rollouts, options.spans))
+    print(f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
     with contextlib.ExitStack() as stack:
 
         def start(*command: str) -> subprocess.Popen[str]:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
             stack.callback(process.wait, 60)
             stack.callback(process.terminate)
             return process
 
-        def address(process: subprocess.Popen[str]) -> str:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            return next(word for word in line.split() if word.startswith("http")).rstrip("/;")
-
-        if options.store == "memory":
-            sizes = ("--rollouts", str(options.rollouts), "--spans", str(options.spans))
-            root = written = address(start(sys.executable, __file__, "--serve-memory", *sizes))
-        elif options.store == "server":
-            written = address(start(*program, "store", "--path", kept, "--port", "0"))
-            root = address(start(*program, "dashboard", "--store", written, "--port", "0"))
-        elif options.store == "postgres":
-            written, root = kept, address(start(*program, "dashboard", "--store", kept, "--port", "0"))
-        else:
-            written, root = kept, address(start(*program, "dashboard", str(options.folder), "--port", "0"))
-        start(sys.executable, __file__, "--write", written)
-        yield root
-
-
-async def serve_memory(rollouts: int, spans: int) -> None:
-    """Serve a store in memory, with the dashboard at its `/`."""
-    store = InMemoryLightningStore()
-    await fill(store, rollouts, spans)
-    server = LightningStoreServer(store, port=0, pages=partial(dashboard_pages, [store_source(store)]))
-    await server.start()
-    freeze_loaded_objects()
-    print(f"serving the store at {server.endpoint}", flush=True)
-    await server.run_forever(1.0)
+        pages = start("-m", "mini_agentic_rl", "dashboard", str(options.folder), "--port", "0")
+        assert pages.stdout is not None
+        root = next(word for word in pages.stdout.readline().split() if word.startswith("http")).rstrip("/;")
+        start(__file__, "--write", kept)
+        measure(root, options.folder.name, options.requests)
 
 
 async def fill_once(spec: str, rollouts: int, spans: int) -> None:
@@ -223,12 +175,6 @@ def measure(root: str, run: str, requests: int) -> None:
     started = time.perf_counter()
     asked(f"{base}/rollouts?limit=100")
     print(f"first page of rollouts after {time.perf_counter() - started:.2f} s")
-    measure_pages(requests, api, base)
-    browser(root, run)
-
-
-def measure_pages(requests: int, api: str, base: str) -> None:
-    """Print a table of the pages' times."""
     draw = random.Random(2)
     newest = asked(api)["runs"][0]["totals"]["rollouts"]
 
@@ -270,6 +216,7 @@ def measure_pages(requests: int, api: str, base: str) -> None:
         middle = statistics.median(times)
         verdict = "" if middle < 50 and late < 200 else "  above the target"
         print(f"{name:28} {middle:10.1f} {late:8.1f}{verdict}", flush=True)
+    browser(root, run)
 
 
 def asked(address: str) -> dict:

@@ -19,6 +19,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,6 @@ from rich.console import Console
 from rich.table import Table
 
 from mini_agentic_rl.policy import resolve_device, resolve_dtype, resolve_model
-from neighbours import neighbours
 from output import add_model_options, deliver, make_parser, tell
 
 HERE = Path(__file__).parent
@@ -41,6 +42,18 @@ def measure(python: str, script: str, arguments: list[str]) -> dict[str, Any]:
         raise SystemExit(f"{script} failed:\n{done.stderr[-4000:]}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
+
+
+@contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Keep so many other processes busy, each with one thread that never waits, while inside."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def run_round(options: argparse.Namespace, samples: int, folder: str) -> dict[str, dict[str, Any]]:

@@ -29,7 +29,6 @@ from rich.table import Table
 from output import add_model_options, deliver, make_parser, tell
 
 OURS = "mini-agentic-rl, HTTP"
-SERVE = "from mini_agentic_rl.cli import app; app()"
 TRANSFORMERS = """
 import json, sys, time
 import torch
@@ -98,7 +97,7 @@ async def ask(url: str, model: str, key: str, asked: list[Any], new: int) -> tup
 @contextmanager
 def our_server(options: argparse.Namespace) -> Any:
     """The address of our server in a process of its own."""
-    command = [sys.executable, "-c", SERVE, "serve", "--model", options.model, "--port", "0"]
+    command = [sys.executable, "-m", "mini_agentic_rl", "serve", "--model", options.model, "--port", "0"]
     command += ["--device", options.device, "--dtype", options.dtype]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

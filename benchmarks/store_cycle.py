@@ -62,44 +62,12 @@ async def rates(store: Any, span_type: Any, rollouts: int, callers: int) -> dict
     return {"enqueues": ENQUEUES * done / (enqueued - started), "cycles": done / (ended - enqueued)}
 
 
-async def microseconds(store: Any, types: Any, size: int, repeats: int) -> dict[str, float]:
-    """Cost of one call of each operation in a store that holds `size` queued rollouts."""
-    for start in range(0, size, 1_000):
-        batch = [types.EnqueueRolloutRequest(input={"n": n}) for n in range(start, min(start + 1_000, size))]
-        await store.enqueue_many_rollouts(batch)
-    spent: dict[str, float] = {}
-
-    async def timed(name: str, call: Any) -> Any:
-        started = time.perf_counter()
-        answer = await call
-        spent[name] = spent.get(name, 0.0) + time.perf_counter() - started
-        return answer
-
-    for number in range(repeats):
-        await timed("enqueue", store.enqueue_rollout({"n": number}))
-        rollout = await timed("dequeue", store.dequeue_rollout("w"))
-        ids = rollout.rollout_id, rollout.attempt.attempt_id
-        sequence_id = await timed("sequence id", store.get_next_span_sequence_id(*ids))
-        span = types.Span.from_attributes(
-            attributes={}, rollout_id=ids[0], attempt_id=ids[1], sequence_id=sequence_id, span_id="1", name="call"
-        )
-        await timed("add span", store.add_span(span))
-        await timed("query spans", store.query_spans(*ids))
-        await timed("query running", store.query_rollouts(status_in=["running"]))
-        await timed("finish", store.update_attempt(*ids, status="succeeded"))
-        await timed("get rollout", store.get_rollout_by_id(ids[0]))
-        await timed("wait, ended", store.wait_for_rollouts(rollout_ids=[ids[0]], timeout=0))
-    return {name: 1e6 * seconds / repeats for name, seconds in spent.items()}
-
-
 async def measure(options: argparse.Namespace) -> dict[str, float]:
-    types = importlib.import_module(f"{options.package}.types")
+    span_type = importlib.import_module(f"{options.package}.types").Span
     store = open_store(options.package, options.store)
     try:
-        if options.size is not None:
-            return await microseconds(store, types, options.size, options.repeats)
-        await rates(store, types.Span, 8 * options.callers, options.callers)
-        return await rates(store, types.Span, options.rollouts, options.callers)
+        await rates(store, span_type, 8 * options.callers, options.callers)
+        return await rates(store, span_type, options.rollouts, options.callers)
     finally:
         if options.package != "agentlightning":
             await store.close()
@@ -111,8 +79,6 @@ def main() -> None:
     parser.add_argument("--store", default="memory", help="memory, or what open_store takes")
     parser.add_argument("--rollouts", type=int, default=2_000, help="rollouts of one measurement")
     parser.add_argument("--callers", type=int, default=1, help="concurrent callers")
-    parser.add_argument("--size", type=int, default=None, help="measure single operations at this many rollouts")
-    parser.add_argument("--repeats", type=int, default=300, help="calls of each single operation")
     print(json.dumps(asyncio.run(measure(parser.parse_args()))))
 
 

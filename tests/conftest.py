@@ -48,6 +48,8 @@ _LONG = (
     "samplers/test_pool.py",
     "platform/test_without_posix.py",
     "invariant/test_ranks.py",
+    "invariant/test_resume.py",
+    "invariant/test_sharded_ranks.py",
     "examples/test_examples.py",
     "jobs/test_bad_input.py",
     "execution/test_client_server_strategy.py",
@@ -55,6 +57,7 @@ _LONG = (
     "integrations/trl/test_trl_backend.py",
     "post_training/test_sft.py",
     "test_wings.py",
+    "test_kills.py",
 )
 """The longest files. They run first, so that no worker is left alone with one of them at the end."""
 

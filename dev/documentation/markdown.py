@@ -46,30 +46,27 @@ def anchors(text: str) -> list[str]:
     return found
 
 
-def without_breaks(text: str) -> str:
-    """Return a page whose lines are joined where both sides are Chinese: a browser shows a break as a space there."""
+def _outside(code: re.Pattern[str], text: str, change: Callable[[str], str]) -> str:
+    """Return a page of which everything but the code is changed, piece by piece."""
     kept: list[str] = []
     start = 0
-    for code in [*FENCE.finditer(text), None]:
-        kept.append(_BREAK.sub("", text[start : len(text) if code is None else code.start()]))
-        if code is not None:
-            kept.append(code[0])
-            start = code.end()
-    return "".join(kept)
+    for found in code.finditer(text):
+        kept += [change(text[start : found.start()]), found[0]]
+        start = found.end()
+    return "".join([*kept, change(text[start:])])
+
+
+def without_breaks(text: str) -> str:
+    """Return a page whose lines are joined where both sides are Chinese: a browser shows a break as a space there."""
+    return _outside(FENCE, text, lambda prose: _BREAK.sub("", prose))
 
 
 def with_anchors(text: str, names: Sequence[str]) -> str:
     """Return a page whose headings can be reached by `names` as well, one for each in their order."""
     left = iter(names)
-    kept: list[str] = []
-    start = 0
-    for code in [*FENCE.finditer(text), None]:
-        prose = text[start : len(text) if code is None else code.start()]
-        kept.append(_HEADING.sub(lambda found: f'<a id="{next(left)}"></a>\n\n{found[0]}', prose))
-        if code is not None:
-            kept.append(code[0])
-            start = code.end()
-    return "".join(kept)
+    return _outside(
+        FENCE, text, lambda prose: _HEADING.sub(lambda found: f'<a id="{next(left)}"></a>\n\n{found[0]}', prose)
+    )
 
 
 def links(text: str) -> Iterator[tuple[int, str]]:
@@ -87,18 +84,10 @@ def inline_code(text: str) -> set[str]:
 
 def with_links(text: str, change: Callable[[str], str]) -> str:
     """Return a page whose links to files and anchors here are changed; code stays as it is."""
-    kept: list[str] = []
-    start = 0
-    for code in [*_CODE.finditer(text), None]:
-        prose = text[start : len(text) if code is None else code.start()]
-        kept.append(_LINK.sub(lambda found: _changed(found, change), prose))
-        if code is not None:
-            kept.append(code[0])
-            start = code.end()
-    return "".join(kept)
 
+    def changed(found: re.Match[str]) -> str:
+        if _ELSEWHERE.match(found["target"]):
+            return found[0]
+        return f"{found['open']}{change(found['target'])}{found['close']}"
 
-def _changed(found: re.Match[str], change: Callable[[str], str]) -> str:
-    if _ELSEWHERE.match(found["target"]):
-        return found[0]
-    return f"{found['open']}{change(found['target'])}{found['close']}"
+    return _outside(_CODE, text, lambda prose: _LINK.sub(changed, prose))

@@ -90,20 +90,6 @@ def test_an_agent_that_learns_in_two_runs_of_three_does_not_hold(tmp_path):
         assert [row["run"] for row in csv.DictReader(file)] == ["float32-0", "float32-1", "float32-2"]
 
 
-def test_a_run_that_is_finished_is_read_and_not_made_again(tiny_folder, tmp_path, load, monkeypatch, capsys):
-    methods = load("methods")
-    monkeypatch.setattr(methods, "TRAINED", {"things": ["film"], "positive": ["great"], "negative": ["awful"]})
-    monkeypatch.setattr(methods, "HELD_OUT", {"things": ["trip"], "positive": ["good"], "negative": ["bad"]})
-    arguments = ["--model", tiny_folder, "--device", "cpu", "--steps", "1", "--presets", "grpo", "--json"]
-    arguments += ["--folder", str(tmp_path), "--seeds", "3"]
-    methods.main(arguments)
-    result = json.loads(capsys.readouterr().out)
-    assert {name: [set(run) for run in runs] for name, runs in result.items()} == {"grpo": [{"accuracy", "reward"}]}
-    monkeypatch.setattr(methods, "train", None)
-    methods.main(arguments)
-    assert json.loads(capsys.readouterr().out) == result
-
-
 def test_bytes_through_the_store_and_of_adapters_are_counted(tiny_folder, tmp_path, monkeypatch):
     options = ["--model", tiny_folder, "--dtype", "float32", "--device", "cpu", "--writes", "1", "--ranks", "2", "4"]
     options += ["--rollouts", "1", "--calls", "2", "--prompt-tokens", "16", "--new-tokens", "4", "--turn", "Go on."]

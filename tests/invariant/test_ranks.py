@@ -77,10 +77,9 @@ def test_each_term_is_in_one_share_with_all_that_it_looks_at(sequences, trees, p
     for share in there:
         for own, term in enumerate(share.terms_N):
             assert _path(share.packed, int(share.packed.token_S[own])) == _path(packed, int(packed.token_S[term]))
-        ends = share.packed.end_T
-        for token in range(share.packed.token_count):
-            readers = [t for t in range(share.packed.token_count) if token in _ancestors(share.packed, t)]
-            assert readers == list(range(token, int(ends[token])))
+        paths = [_ancestors(share.packed, token) for token in range(share.packed.token_count)]
+        for token, end in enumerate(share.packed.end_T):
+            assert [reader for reader, path in enumerate(paths) if token in path] == list(range(token, int(end)))
 
 
 def test_shares_are_as_even_as_branches_allow():

@@ -2,8 +2,8 @@
 
     python asking.py
 
-The first line of standard input is the setup as JSON: `pause_s` and `targets`, each {"url", "bodies", "fresh"}. One
-thread per target posts its bodies in turn (or sends GET without any); with `fresh` each request opens a connection.
+The first line of standard input is the setup as JSON: `pause_s` and `targets`, each {"url", "bodies"}. One
+thread per target posts its bodies in turn, or sends GET without any.
 Each further line is answered by a JSON line: for each target [longest wait in seconds, answers, first failures] since
 the last line. A running request is waited for, so that its wait is part of the report.
 
@@ -35,7 +35,6 @@ class Asker:
         self._address = (parts.hostname or "", parts.port or 80)
         self._path = parts.path or "/"
         self._bodies = [json.dumps(body).encode() for body in target["bodies"]]
-        self._fresh = target["fresh"]
         self._pause_s = pause_s
         self._asking = threading.Lock()
         self._waits, self._failures = list[float](), list[str]()
@@ -72,7 +71,7 @@ class Asker:
         answer = self._connection.getresponse()
         text = answer.read()
         assert answer.status == 200, f"status {answer.status}: {text[:300]!r}"
-        if self._fresh or answer.will_close:
+        if answer.will_close:
             self._hang_up()
 
     def _hang_up(self) -> None:

@@ -57,14 +57,10 @@ class Neighbour:
         url: address of the request.
         pause_s: seconds between two requests.
         bodies: sent in turn as JSON; without any the request is a GET.
-        fresh: open a new connection for each request.
     """
 
-    def __init__(self, url: str, pause_s: float = 0.01, *, bodies: Sequence[object] = (), fresh: bool = False) -> None:
-        targets = [
-            {"url": url, "bodies": list(bodies), "fresh": fresh},
-            {"url": idle_server(), "bodies": [], "fresh": fresh},
-        ]
+    def __init__(self, url: str, pause_s: float = 0.01, *, bodies: Sequence[object] = ()) -> None:
+        targets = [{"url": url, "bodies": list(bodies)}, {"url": idle_server(), "bodies": []}]
         self._setup = {"targets": targets, "pause_s": pause_s}
 
     def __enter__(self) -> Neighbour:
