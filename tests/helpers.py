@@ -99,11 +99,7 @@ def _forced(deltas: Sequence[TokenDelta]) -> np.ndarray | None:
 
 def pack_rollouts(rollouts: Sequence[Sequence[CompletionRecord]]) -> PackedTrees:
     """Return one packed tree of the records of each rollout."""
-    tree = TokenTree()
-    for index, records in enumerate(rollouts):
-        for record in records:
-            tree.insert(record, index)
-    return pack([tree])
+    return pack([TokenTree.of(rollouts)])
 
 
 def group_of_conversations(

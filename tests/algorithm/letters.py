@@ -107,6 +107,14 @@ def ppo_algorithm(**overrides) -> MiniPPO:
     return MiniPPO(tiny_model(len(tokenizer)), tokenizer, **{**options, **overrides})
 
 
+def fit(trained, agent, tasks=TASKS, hooks=(), *, n_runners=4, logger=None, val_dataset=None, **options) -> Kept:
+    """Train an agent with a trainer of these options; return what the run logged."""
+    kept = logger or Kept()
+    trainer = Trainer(algorithm=trained, hooks=hooks, n_runners=n_runners, logger=kept, **options)
+    trainer.fit(agent, tasks, val_dataset=val_dataset)
+    return kept
+
+
 def weights_digest(folder: Path) -> str:
     """What the trained weights are, in one word."""
     from safetensors.torch import load_file

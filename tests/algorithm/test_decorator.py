@@ -27,36 +27,32 @@ async def agent(task):
     return float(task)
 
 
-def test_a_function_gets_what_it_names():
+def test_a_function_gets_what_it_names_and_keywords_take_the_rest():
     seen = {}
 
     @algo
-    async def everything(*, store, train_dataset, val_dataset, llm_proxy, adapter, initial_resources, logger):
-        seen.update(locals())
+    async def open_ended(*, store, train_dataset, val_dataset, patience=3, **rest):
+        seen.update(rest, store=store, tasks=(train_dataset, val_dataset), patience=patience)
 
     store, adapter = InMemoryLightningStore(), TraceToMessages()
-    trainer = Trainer(algorithm=everything, store=store, adapter=adapter, initial_resources=RESOURCES, n_runners=1)
+    trainer = Trainer(algorithm=open_ended, store=store, adapter=adapter, initial_resources=RESOURCES, n_runners=1)
     trainer.fit(agent, [1], val_dataset=[2])
-    assert (seen["train_dataset"], seen["val_dataset"]) == ([1], [2])
-    assert (seen["store"], seen["adapter"], seen["initial_resources"]) == (store, adapter, RESOURCES)
-    assert seen["llm_proxy"] is None
-    assert seen["logger"] is trainer.logger
+    given = {"llm_proxy": None, "adapter": adapter, "initial_resources": RESOURCES, "logger": trainer.logger}
+    assert seen == {"store": store, "tasks": ([1], [2]), "patience": 3, **given}
 
 
-def test_keywords_take_everything_and_a_default_is_left_alone():
+def test_an_algorithm_that_names_less_is_given_less():
     seen = {}
 
     @algo
-    def open_ended(store, patience=3, **rest):
-        seen.update(rest, store=store, patience=patience)
+    def plain(store, adapter, initial_resources):
+        seen.update(adapter=adapter, initial_resources=initial_resources)
 
-    Trainer(algorithm=open_ended, n_runners=1).fit(agent, [1])
-    assert seen["patience"] == 3
-    assert seen["train_dataset"] == [1]
-    names = {"store", "patience", "train_dataset", "val_dataset", "llm_proxy", "adapter", "initial_resources", "logger"}
-    assert set(seen) == names
-    assert seen["initial_resources"] is None
+    with pytest.raises(TypeError, match="takes no val_dataset"):
+        Trainer(algorithm=plain, n_runners=1).fit(agent, None, val_dataset=[2])
+    Trainer(algorithm=plain, n_runners=1).fit(agent, None)
     assert isinstance(seen["adapter"], TracerTraceToTriplet)
+    assert seen["initial_resources"] is None
 
 
 def test_an_argument_that_cannot_be_given_is_refused_at_once():
@@ -64,15 +60,6 @@ def test_an_argument_that_cannot_be_given_is_refused_at_once():
 
         @algo
         def wants(store, wisdom): ...
-
-
-def test_a_data_set_that_the_function_does_not_take_is_refused():
-    @algo
-    async def without_val(store, train_dataset): ...
-
-    Trainer(algorithm=without_val, n_runners=1).fit(agent, [1])
-    with pytest.raises(TypeError, match="takes no val_dataset"):
-        Trainer(algorithm=without_val, n_runners=1).fit(agent, [1], val_dataset=[2])
 
 
 def test_the_decorated_function_is_still_itself():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from letters import TASKS, Asking, algorithm
+from letters import TASKS, Asking, algorithm, fit
 
-from mini_agentic_rl import Hook, Trainer
+from mini_agentic_rl import Hook
 from mini_agentic_rl.algorithm import WarmStart, WarmStartSettings
 from mini_agentic_rl.algorithm.grpo import GRPOObjective
 from mini_agentic_rl.metrics import read_metrics
@@ -42,7 +42,7 @@ def demonstration(task):
     ]
 
 
-def fit(folder, monkeypatch, *, warm_start=True, tasks=TASKS[:2], steps=1, **settings):
+def run(folder, monkeypatch, *, tasks=TASKS[:2], steps=1):
     """Train with an expert; return the groups of each update."""
     seen, update = [], GRPOObjective.update
 
@@ -50,28 +50,17 @@ def fit(folder, monkeypatch, *, warm_start=True, tasks=TASKS[:2], steps=1, **set
         seen.append(list(groups))
         return update(self, adapter, groups)
 
-    start = WarmStart(demonstration, (), WarmStartSettings(examples=0)) if warm_start else None
+    start = WarmStart(demonstration, (), WarmStartSettings(examples=0))
     with monkeypatch.context() as patch:
         patch.setattr(GRPOObjective, "update", watched)
-        Trainer(
-            algorithm=algorithm(
-                total_steps=steps,
-                tasks_per_step=2,
-                samples_per_prompt=6,
-                warm_start=start,
-                max_new_tokens=24,
-                expert_prefix=True,
-                **settings,
-            ),
-            hooks=[OnlyAfterTheExpert()],
-            n_runners=6,
-            output_dir=folder,
-        ).fit(TwoCalls(), tasks)
+        sizes = {"total_steps": steps, "tasks_per_step": 2, "samples_per_prompt": 6, "max_new_tokens": 24}
+        trained = algorithm(warm_start=start, expert_prefix=True, **sizes)
+        fit(trained, TwoCalls(), tasks, [OnlyAfterTheExpert()], n_runners=6, output_dir=folder)
     return seen
 
 
 def test_rollouts_begin_as_the_demonstration_and_train_only_what_they_sampled(tmp_path, monkeypatch):
-    seen = fit(tmp_path, monkeypatch, steps=2)
+    seen = run(tmp_path, monkeypatch, steps=2)
     for groups in seen:
         plain, prefixed = groups[:2], groups[2:]
         assert [group.is_prefixed for group in groups] == [False, False, True, True]
@@ -98,7 +87,7 @@ def _prefix_calls(folder):
 
 
 def test_tasks_of_a_kind_share_the_number_of_given_calls(tmp_path, monkeypatch):
-    fit(tmp_path, monkeypatch, tasks=[task | {"kind": "greeting"} for task in TASKS[:2]])
+    run(tmp_path, monkeypatch, tasks=[task | {"kind": "greeting"} for task in TASKS[:2]])
     assert _prefix_calls(tmp_path) == {"greeting": 1}
 
 

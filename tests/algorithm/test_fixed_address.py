@@ -8,11 +8,11 @@ import threading
 from typing import Any
 
 import pytest
-from letters import TASKS, algorithm
+from letters import TASKS, algorithm, fit
 from openai import AuthenticationError, OpenAI
 
 from gateway.scripted import ScriptedSampler
-from mini_agentic_rl import Hook, InMemoryLightningStore, LitAgent, Rollout, Task, Trainer, agent
+from mini_agentic_rl import Hook, InMemoryLightningStore, LitAgent, Rollout, Task, agent
 from mini_agentic_rl.algorithm.measure import Measure
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import MiniLLMServer
@@ -65,8 +65,7 @@ def test_an_agent_with_a_fixed_address_is_trained(port: int) -> None:
     store = InMemoryLightningStore()
     trained = algorithm(total_steps=1, tasks_per_step=2, samples_per_prompt=2, gateway_port=port)
     learner = WordAgent(Client(f"http://localhost:{port}/v1"))
-    trainer = Trainer(algorithm=trained, hooks=[CountLetters()], store=store, n_runners=2)
-    trainer.fit(learner, TASKS[:2])
+    fit(trained, learner, TASKS[:2], [CountLetters()], store=store, n_runners=2)
     assert trained.summary["untrained"] == {}
     for rollout in asyncio.run(store.query_rollouts()):
         (call,) = [s for s in asyncio.run(store.query_spans(rollout.rollout_id)) if s.name == "openai.chat.completion"]
@@ -78,7 +77,7 @@ def test_a_policy_that_cannot_be_served_is_closed_even_if_it_was_to_stay_open(po
     trained = algorithm(total_steps=1, gateway_port=port, keep_open=True)
     threads = set(threading.enumerate())
     with socket.create_server(("127.0.0.1", port)), pytest.raises(UserError, match=str(port)):
-        Trainer(algorithm=trained, n_runners=1).fit(WordAgent(Client("")), TASKS[:2])
+        fit(trained, WordAgent(Client("")), TASKS[:2])
     assert not [thread for thread in set(threading.enumerate()) - threads if thread.name == "torch"]
 
 
@@ -102,7 +101,7 @@ def test_an_evaluation_counts_rewards_whether_calls_are_trained_or_not(port: int
     store = InMemoryLightningStore()
     measured = Measure(tiny_model(len(tokenizer)), tokenizer, gateway_port=port)
     scores = Scores(Client(f"http://127.0.0.1:{port}/v1"))
-    Trainer(algorithm=measured, store=store, n_runners=2).fit(scores, None, val_dataset=TASKS[:3])
+    fit(measured, scores, None, store=store, val_dataset=TASKS[:3])
     assert measured.evaluation is not None
     assert measured.evaluation.rewards == [1.0, 1.0, 0.0]
     assert [one.unscored for one in measured.evaluation.rollouts][:2] == [None, None]
@@ -131,15 +130,9 @@ class Elsewhere(LitAgent):
 
 def test_agents_on_other_machines_are_told_where_the_endpoint_is_and_its_key(port: int) -> None:
     elsewhere = Elsewhere()
-    trained = algorithm(
-        total_steps=1,
-        tasks_per_step=1,
-        samples_per_prompt=2,
-        gateway_host="0.0.0.0",
-        gateway_port=port,
-        gateway_url=f"http://localhost:{port}/",
-    )
-    Trainer(algorithm=trained, n_runners=2).fit(elsewhere, TASKS[:1])
+    address = {"gateway_host": "0.0.0.0", "gateway_port": port, "gateway_url": f"http://localhost:{port}/"}
+    trained = algorithm(total_steps=1, tasks_per_step=1, samples_per_prompt=2, **address)
+    fit(trained, elsewhere, TASKS[:1])
     assert trained.summary["untrained"] == {}
     assert {llm.endpoint for llm in elsewhere.asked} == {f"http://localhost:{port}/v1"}
     assert len({llm.api_key for llm in elsewhere.asked}) == 1

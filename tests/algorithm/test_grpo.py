@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from letters import TASKS, CountLetters, Kept, Letters, algorithm
+from letters import TASKS, CountLetters, Letters, algorithm, fit
 from pydantic import ValidationError
 
-from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl import Hook, MiniGRPO, Trainer
+from helpers import group_of_conversations, pack_rollouts, tiny_policy
+from mini_agentic_rl import Hook, MiniGRPO
 from mini_agentic_rl.algorithm.batch import with_kl_penalty
 from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.grpo import GRPOObjective, batch_of
@@ -22,7 +22,6 @@ from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, LearnerSettings, LoraSettings, PolicyError, load_model
 from mini_agentic_rl.policy.load import save_weights
-from mini_agentic_rl.tokens import TokenTree, pack
 from tiny import tiny_model, tiny_tokenizer
 
 
@@ -119,10 +118,7 @@ def test_what_a_penalty_takes_off_is_the_log_ratio_of_the_rollout():
         terms = 0
         for group, lowered in zip(groups, penalised, strict=True):
             for trajectory, less in zip(group.trajectories, lowered.trajectories, strict=True):
-                tree = TokenTree()
-                for record in trajectory.records:
-                    tree.insert(record)
-                packed = pack([tree])
+                packed = pack_rollouts([trajectory.records])
                 reference = policy.run(lambda packed=packed: learner.logprobs(packed, reference=True)).numpy()
                 ratio = float((packed.behaviour_logprobs_S - reference).sum())
                 assert less.values_C == pytest.approx(trajectory.reward - 0.5 * ratio, abs=1e-3)
@@ -150,7 +146,6 @@ def test_steps_draw_tasks_in_place_of_those_without_signal_by_a_curriculum_that_
         async def on_rollout_end(self, *, rollout):
             return float(rollout.input["word"] in ("hi", "so") and rollout.metadata["sampling_seed"] % 2)
 
-    kept = Kept()
     trained = algorithm(
         total_steps=2,
         tasks_per_step=2,
@@ -160,8 +155,7 @@ def test_steps_draw_tasks_in_place_of_those_without_signal_by_a_curriculum_that_
         max_sampling_rounds=16,
         curriculum="pass_rate",
     )
-    trainer = Trainer(algorithm=trained, hooks=[Sometimes()], n_runners=32, logger=kept, output_dir=tmp_path)
-    trainer.fit(Letters(), TASKS)
+    kept = fit(trained, Letters(), TASKS, [Sometimes()], n_runners=32, output_dir=tmp_path)
     rows = [row for row in kept.rows if "groups/count" in row]
     assert [row["groups/with_signal"] for row in rows] == [2, 2]
     assert all(1 <= row["sampling/rounds"] < 16 for row in rows)
@@ -177,13 +171,6 @@ DISTIL = {"teacher": "base", "reward_coef": 0.0, "loss_aggregation": "token"}
 def _one_group(policy):
     conversations = group_of_conversations(policy, rollouts=3, turns=2)
     return [Group("t", [Trajectory(str(i), records, 1.0) for i, records in enumerate(conversations)])]
-
-
-def _alone(learner, record, adapter):
-    """Log-probabilities of one call's tokens, computed by itself."""
-    tree = TokenTree()
-    tree.insert(record)
-    return learner.scorer(adapter).logprobs(pack([tree])).double().numpy()
 
 
 def test_the_sampled_estimate_is_the_log_ratio_to_the_teacher_token_by_token():
@@ -209,7 +196,8 @@ def test_the_sampled_estimate_is_the_log_ratio_to_the_teacher_token_by_token():
             expected, distances = [], []
             for trajectory in groups[0].trajectories:
                 for record in trajectory.records:
-                    for token, value in enumerate(_alone(learner, record, None)):
+                    alone = teacher.logprobs(pack_rollouts([[record]])).double()
+                    for token, value in enumerate(alone.tolist()):
                         distances.append(float(record.logprobs[token]) - value)
                         expected.append(-0.5 * distances[-1])
             return figures, packed, advantages, expected, distances
@@ -266,7 +254,6 @@ SIZES = {"total_steps": 1, "tasks_per_step": 1, "samples_per_prompt": 4, "reward
 
 
 def test_a_teacher_is_the_bare_model_an_adapter_or_another_model(tmp_path):
-    kept = Kept()
     tokenizer = tiny_tokenizer()
     adapted = load_model(tiny_model(len(tokenizer)), lora=LoraSettings(r=2))
     for name, parameter in adapted.base.named_parameters():
@@ -278,7 +265,7 @@ def test_a_teacher_is_the_bare_model_an_adapter_or_another_model(tmp_path):
     distances = []
     for teacher in ("base", str(tmp_path / "adapter"), str(tmp_path / "other")):
         trained = algorithm(**SIZES, teacher=teacher)
-        Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=4, logger=kept).fit(Letters(), TASKS[:1])
+        kept = fit(trained, Letters(), TASKS[:1], [CountLetters()])
         distances.append(kept.rows[-1]["teacher/kl"])
     bare, adapter, other = distances
     assert bare == pytest.approx(0, abs=1e-4)  # a new adapter changes nothing yet
@@ -293,7 +280,7 @@ def test_a_teacher_with_other_tokens_is_refused(tmp_path):
     tokenizer.save_pretrained(tmp_path / "other")
     trained = algorithm(**SIZES, teacher=str(tmp_path / "other"))
     with pytest.raises(UserError, match="another tokenizer"):
-        Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=4).fit(Letters(), TASKS[:1])
+        fit(trained, Letters(), TASKS[:1], [CountLetters()])
 
 
 def test_the_command_takes_all_of_it_by_name():

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from letters import TASKS, CountLetters, Kept, Letters
+from letters import TASKS, CountLetters, Letters, fit
 from pydantic import ValidationError
 
-from mini_agentic_rl import GRPOSettings, MiniGRPO, PPOSettings, Trainer
+from mini_agentic_rl import GRPOSettings, MiniGRPO, PPOSettings
 from mini_agentic_rl.algorithm import PRESETS, register_loss
 from mini_agentic_rl.algorithm.losses import (
     LOSSES,
@@ -179,10 +179,10 @@ def test_a_loss_of_ones_own_is_trained_with_by_its_name(monkeypatch):
 
     needs = frozenset({"old_logprobs", "reference_logprobs", "entropy_gradient"})
     monkeypatch.setitem(LOSSES, "mine", PolicyLoss(surrogate, needs, mean_log_ratio))
-    tokenizer, kept = tiny_tokenizer(), Kept()
+    tokenizer = tiny_tokenizer()
     sizes = {"tasks_per_step": 2, "samples_per_prompt": 4, "max_new_tokens": 6, "epochs_per_batch": 2}
     trained = MiniGRPO(tiny_model(len(tokenizer)), tokenizer, total_steps=3, policy_loss="mine", **sizes)
-    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=8, logger=kept).fit(Letters(), TASKS)
+    kept = fit(trained, Letters(), TASKS, [CountLetters()])
     steps = [row for row in kept.rows if "loss" in row]
     assert len(steps) == 3
     assert all(row["grad_norm"] > 0 for row in steps)

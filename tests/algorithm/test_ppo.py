@@ -8,19 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from letters import TASKS, CountLetters, Kept, Letters, ppo_algorithm, weights_digest
+from letters import TASKS, CountLetters, Letters, fit, ppo_algorithm, weights_digest
 
-from helpers import group_of_conversations, tiny_policy
-from mini_agentic_rl import MiniPPO, Trainer
+from helpers import group_of_conversations, pack_rollouts, tiny_policy
+from mini_agentic_rl import MiniPPO
 from mini_agentic_rl.algorithm.advantages import explained_variance, generalized_advantages, uncompared, whiten
 from mini_agentic_rl.algorithm.batch import make_batch, pack_trajectories
 from mini_agentic_rl.algorithm.groups import Group, Trajectory, credit_calls
 from mini_agentic_rl.algorithm.policy_gradient import PolicyGradientLoss
 from mini_agentic_rl.algorithm.ppo import PPOLoss, PPOObjective, ValueLoss, minibatches, token_rewards
 from mini_agentic_rl.algorithm.settings import PPOSettings
-from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.policy import LearnerSettings, LossInputs, LossOutputs, PolicyError, ValueSettings
-from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
+from mini_agentic_rl.tokens import CompletionRecord
 from mini_agentic_rl.trainer import RunFolder
 
 
@@ -199,14 +198,13 @@ def _learner(policy, *, trains_adapter=False, **settings):
     return policy.value_learner(LearnerSettings(**settings), ValueSettings(trains_adapter=trains_adapter))
 
 
-def _value_gradients(policy, trees, **settings):
+def _value_gradients(policy, packs, **settings):
     def job():
         learner = _learner(policy, trains_adapter=True, **settings)
         with torch.no_grad():
             learner.head.weight.copy_(torch.linspace(-3, 3, learner.head.weight.numel()))
         values = []
-        for tree in trees:
-            packed = pack([tree])
+        for packed in packs:
             targets = torch.from_numpy(np.sin(packed.trajectory_S + packed.behaviour_logprobs_S).astype(np.float32))
             inputs = LossInputs(torch.full((packed.term_count,), 0.01), returns_S=targets)
             learner.forward_backward(packed, _squares, inputs)
@@ -223,16 +221,11 @@ def _value_gradients(policy, trees, **settings):
 def test_values_and_their_gradients_are_those_of_the_unrolled_sequences_however_they_are_split():
     with tiny_policy() as policy:
         conversations = group_of_conversations(policy)
-        together, apart = TokenTree(), []
-        for index, records in enumerate(conversations):
-            alone = TokenTree()
-            for record in records:
-                together.insert(record, index)
-                alone.insert(record, index)
-            apart.append(alone)
+        # Each under its own number, from which its targets follow.
+        apart = [pack_rollouts([[]] * index + [records]) for index, records in enumerate(conversations)]
         values, gradient = _value_gradients(policy, apart, max_batch_tokens=1000)
         for max_tokens in (1000, 13):
-            in_tree, of_tree = _value_gradients(policy, [together], max_batch_tokens=max_tokens)
+            in_tree, of_tree = _value_gradients(policy, [pack_rollouts(conversations)], max_batch_tokens=max_tokens)
             assert (values - in_tree).abs().max() < 1e-4
             assert (gradient - of_tree).norm() / gradient.norm() < 1e-4
     assert values.std() > 0.01
@@ -240,11 +233,7 @@ def test_values_and_their_gradients_are_those_of_the_unrolled_sequences_however_
 
 def test_the_head_learns_alone_unless_it_may_train_the_adapter():
     with tiny_policy() as policy:
-        tree = TokenTree()
-        for index, records in enumerate(group_of_conversations(policy)):
-            for record in records:
-                tree.insert(record, index)
-        packed = pack([tree])
+        packed = pack_rollouts(group_of_conversations(policy))
         ones = torch.ones(packed.term_count)
         inputs = LossInputs(ones, returns_S=ones)
 
@@ -316,28 +305,9 @@ def test_a_call_longer_than_the_bound_is_punished_at_its_last_token():
     assert returns[0] - returns[1] == pytest.approx(0.5)
 
 
-def test_the_critic_is_kept_in_a_checkpoint(tmp_path):
-    settings = PPOSettings(value_warmup_steps=1)
-    with tiny_policy() as policy:
-        groups = _groups(policy)
-        first = policy.run(lambda: PPOObjective({"default": _learner(policy)}, settings))
-        policy.run(lambda: first.update("default", groups))
-        policy.run(lambda: first.save_state(tmp_path))
-        second = policy.run(lambda: PPOObjective({"default": _learner(policy)}, settings))
-        policy.run(lambda: second.load_state(tmp_path))
-        expected = policy.run(lambda: first.learners["default"].values(pack_trajectories(groups[0].trajectories)))
-        found = policy.run(lambda: second.learners["default"].values(pack_trajectories(groups[0].trajectories)))
-        assert torch.equal(expected, found)
-        assert found.any()
-        assert "clip_fraction" in policy.run(lambda: second.update("default", groups))  # its warm-up is over
-
-
 def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
-    kept = Kept()
     trained = ppo_algorithm(total_steps=6, tasks_per_step=32, learner=LearnerSettings(learning_rate=1e-2))
-    Trainer(algorithm=trained, hooks=[CountLetters()], n_runners=32, logger=kept).fit(
-        Letters(), TASKS, val_dataset=TASKS
-    )
+    kept = fit(trained, Letters(), TASKS, [CountLetters()], n_runners=32, val_dataset=TASKS)
     before, after = trained.summary["accuracy"]
     assert (before["correct"], after["count"]) == (0, 8)
     assert after["correct"] >= 6
@@ -351,14 +321,9 @@ def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
 def test_a_run_gone_on_with_ends_with_the_weights_of_an_unbroken_one(tmp_path):
     def run(folder, steps, resume=False):
         options = {"tasks_per_step": 4, "checkpoint_every": 1, "deterministic": True, "max_new_tokens": 3}
-        Trainer(
-            algorithm=ppo_algorithm(total_steps=steps, **options),
-            hooks=[CountLetters()],
-            n_runners=4,
-            output_dir=RunFolder(folder),  # kept by nobody: a run is resumed with more steps
-            logger=MetricsLogger(),
-            resume=resume,
-        ).fit(Letters(), TASKS)
+        trained = ppo_algorithm(total_steps=steps, **options)
+        # The folder is kept by nobody: a run is resumed with more steps.
+        fit(trained, Letters(), TASKS, [CountLetters()], output_dir=RunFolder(folder), resume=resume)
         return weights_digest(folder)
 
     unbroken = run(tmp_path / "unbroken", 3)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from letters import TASKS, AnyReward, Letters, algorithm, ppo_algorithm
+from letters import TASKS, AnyReward, Letters, algorithm, fit, ppo_algorithm
 
-from mini_agentic_rl import InMemoryLightningStore, Trainer
+from helpers import pack_rollouts
+from mini_agentic_rl import InMemoryLightningStore
 from mini_agentic_rl.adapter import spans_to_records
 from mini_agentic_rl.algorithm.loop import record_seen
 from mini_agentic_rl.algorithm.state import SeenCall
@@ -15,7 +16,7 @@ from mini_agentic_rl.apps.dashboard.views import tokens_view
 from mini_agentic_rl.policy import LearnerSettings, LossOutputs, Policy
 from mini_agentic_rl.policy.loss import SeenTerms
 from mini_agentic_rl.semconv import AGL_LEARNER, LearnerSpanAttributes
-from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
+from mini_agentic_rl.tokens import CompletionRecord
 from tiny import tiny_model
 
 
@@ -32,10 +33,7 @@ def record(*, prompt=(1, 2, 3), output=(4, 5, 6, 7), forced=None, **facts):
 
 
 def test_a_pass_tells_the_log_probability_and_entropy_of_each_term_however_it_is_cut():
-    tree = TokenTree()
-    for last in (7, 8, 9):
-        tree.insert(record(output=(4, 5, 6, last), forced=[False, True, False, False]), last)
-    packed = pack([tree])
+    packed = pack_rollouts([[record(output=(4, 5, 6, last), forced=[False, True, False, False])] for last in (7, 8, 9)])
     policy = Policy.load(tiny_model())
     try:
         seen = []
@@ -71,7 +69,7 @@ def trained(request):
     store = InMemoryLightningStore()
     sizes = {"total_steps": 2, "tasks_per_step": 2, "samples_per_prompt": 4}
     own = algorithm(**sizes) if request.param == "grpo" else ppo_algorithm(**sizes, minibatches=1)
-    Trainer(algorithm=own, store=store, hooks=[AnyReward()], n_runners=4).fit(Letters(), TASKS)
+    fit(own, Letters(), TASKS, [AnyReward()], store=store)
     return store
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from letters import Asking, Kept
+from letters import Asking, Kept, fit
 from two_agents import NAMES, TASKS, Two, algorithm
 
 from helpers import tiny_policy
-from mini_agentic_rl import InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import InMemoryLightningStore, LitAgent, MiniGRPO
 from mini_agentic_rl.adapter import spans_to_records
-from mini_agentic_rl.algorithm import grpo, sampling
+from mini_agentic_rl.algorithm import grpo
 from mini_agentic_rl.algorithm.measure import Measure
 from mini_agentic_rl.algorithm.settings import WarmStart, WarmStartSettings
 from mini_agentic_rl.emitter import emit_reward
@@ -43,12 +43,10 @@ class WithUser(Asking):
 
 
 def _train(agent: LitAgent, trainer: dict[str, Any] | None = None, **options: Any) -> tuple[MiniGRPO, Kept]:
-    kept = Kept()
     tokenizer = tiny_tokenizer()
     settings = {"total_steps": 1, "tasks_per_step": 1, "samples_per_prompt": GROUP, "max_new_tokens": 6, "seed": 1}
     trained = MiniGRPO(tiny_model(len(tokenizer)), tokenizer, **{**settings, **options})
-    Trainer(algorithm=trained, n_runners=GROUP, logger=kept, **(trainer or {})).fit(agent, TASKS[:1])
-    return trained, kept
+    return trained, fit(trained, agent, TASKS[:1], **(trainer or {}))
 
 
 def _assert_two_of_three_calls_trained(trained: MiniGRPO, kept: Kept) -> None:
@@ -99,11 +97,9 @@ def test_an_upstream_under_the_name_of_a_trained_model_is_refused():
 
 
 def test_two_adapters_on_one_model_learn_different_things(tmp_path):
-    kept = Kept()
     trained = algorithm(keep_open=True, max_update_kl=0)  # a tiny model that knows nothing has to move far in six steps
-    Trainer(algorithm=trained, store=InMemoryLightningStore(), n_runners=32, output_dir=tmp_path, logger=kept).fit(
-        Two(), TASKS, val_dataset=TASKS
-    )
+    options = {"store": InMemoryLightningStore(), "output_dir": tmp_path, "val_dataset": TASKS}
+    kept = fit(trained, Two(), TASKS, n_runners=32, **options)
     try:
         learnt = {name: sum(f"{name}/loss" in row for row in kept.steps) for name in NAMES}
         assert trained.served.policy.model.versions == learnt
@@ -133,19 +129,17 @@ def test_each_adapter_is_trained_on_the_tokens_of_its_own_calls_alone(monkeypatc
         return step(learner, batch, *others)
 
     monkeypatch.setattr(grpo, "take_steps", kept_steps)
-    finished: list[Any] = []
-    sample = sampling.StepSampler.sample
+    groups: dict[str, Any] = {}
+    update = grpo.GRPOObjective.update
 
-    async def kept_groups(self):
-        finished.append(await sample(self))
-        return finished[-1]
+    def kept_groups(self, adapter, of_adapter):
+        groups[adapter] = of_adapter
+        return update(self, adapter, of_adapter)
 
-    monkeypatch.setattr(sampling.StepSampler, "sample", kept_groups)
-    algorithm_ = algorithm(total_steps=1, tasks_per_step=1, samples_per_prompt=GROUP)
-    Trainer(algorithm=algorithm_, n_runners=GROUP).fit(Two(), TASKS[:1])
-    (found,) = finished
+    monkeypatch.setattr(grpo.GRPOObjective, "update", kept_groups)
+    fit(algorithm(total_steps=1, tasks_per_step=1, samples_per_prompt=GROUP), Two(), TASKS[:1])
     for name in NAMES:
-        (group,) = found.groups[name]
+        (group,) = groups[name]
         records = [record for trajectory in group.trajectories for record in trajectory.records]
         assert {record.model for record in records} == {name}
         assert len(records) == GROUP  # the same prompt, but no retry of the other's call
@@ -171,9 +165,8 @@ class Uneven(Two):
 
 
 def test_rollouts_that_give_an_adapter_nothing_say_why():
-    kept = Kept()
     trained = algorithm(total_steps=1, samples_per_prompt=GROUP)
-    Trainer(algorithm=trained, n_runners=GROUP, logger=kept).fit(Uneven(), TASKS)
+    kept = fit(trained, Uneven(), TASKS)
     (row,) = kept.steps
     without = row["user/rollout/without_calls"]
     assert 0 < without < 4 * GROUP
@@ -189,10 +182,9 @@ def test_a_warm_up_teaches_the_adapter_that_it_is_for():
     def demonstration(row):
         return [{"role": "user", "content": row["word"]}, {"role": "assistant", "content": "zz"}]
 
-    kept = Kept()
     settings = WarmStartSettings(examples=4)
     trained = algorithm(total_steps=0, warm_start={"user": WarmStart(demonstration, (), settings)}, keep_open=True)
-    Trainer(algorithm=trained, n_runners=2, logger=kept).fit(Two(), TASKS)
+    kept = fit(trained, Two(), TASKS)
     assert trained.served.policy.model.versions == {"assistant": 0, "user": 1}
     trained.close()
     assert [row for row in kept.rows if "user/sft/loss" in row]
@@ -210,7 +202,7 @@ def test_saved_adapters_are_measured_under_their_names(tmp_path):
             torch.nn.init.normal_(matrix, std=0.3)
         save_weights(model, folder, name)
     measure = Measure(tiny_model(len(tokenizer)), tokenizer, max_new_tokens=6, load_options={"adapters": folders})
-    Trainer(algorithm=measure, n_runners=4).fit(Two(), None, val_dataset=TASKS)
+    fit(measure, Two(), None, val_dataset=TASKS)
     for finished in measure.evaluation.rollouts:
         first, second = spans_to_records(finished.spans)
         assert (first.model, second.model) == NAMES
@@ -220,8 +212,8 @@ def test_saved_adapters_are_measured_under_their_names(tmp_path):
 
 def test_a_run_of_several_adapters_is_not_resumed_with_others(tmp_path):
     folder = RunFolder(tmp_path)
-    Trainer(algorithm=algorithm(total_steps=0), n_runners=2, output_dir=folder).fit(Two(), TASKS)
+    fit(algorithm(total_steps=0), Two(), TASKS, output_dir=folder)
     tokenizer = tiny_tokenizer()
     other = MiniGRPO(tiny_model(len(tokenizer)), tokenizer, adapters=("assistant", "guest"), total_steps=0)
     with pytest.raises(UserError, match="is of assistant, user"):
-        Trainer(algorithm=other, n_runners=2, output_dir=folder, resume=True).fit(Two(), TASKS)
+        fit(other, Two(), TASKS, output_dir=folder, resume=True)

@@ -11,10 +11,10 @@ from collections import Counter
 import numpy as np
 import pytest
 import two_agents
-from letters import TASKS, AnyReward, Kept, Letters, algorithm
+from letters import TASKS, AnyReward, Kept, Letters, algorithm, fit
 
-from helpers import sample_all, tiny_policy
-from mini_agentic_rl import Hook, InMemoryLightningStore, MiniGRPO, Trainer
+from helpers import pack_rollouts, sample_all, tiny_policy
+from mini_agentic_rl import Hook, InMemoryLightningStore, MiniGRPO
 from mini_agentic_rl.algorithm.groups import Group, Trajectory
 from mini_agentic_rl.algorithm.grpo import GRPOObjective, batch_of, take_steps
 from mini_agentic_rl.algorithm.rollouts import FinishedRollout
@@ -22,7 +22,7 @@ from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.algorithm.staleness import from_lost_weights, token_ages, with_update
 from mini_agentic_rl.policy import LearnerSettings, LossOutputs
 from mini_agentic_rl.store import SqlLightningStore
-from mini_agentic_rl.tokens import CompletionRecord, SamplingParams, TokenTree, pack
+from mini_agentic_rl.tokens import CompletionRecord, SamplingParams
 from mini_agentic_rl.trainer import RunFolder
 from mini_agentic_rl.types import Rollout
 
@@ -78,7 +78,7 @@ def test_no_rollout_is_learnt_twice_or_by_weights_too_new_for_it_and_none_is_sam
             return await super().enqueue_many_rollouts(rollouts)
 
     store, trained = Counting(), algorithm(total_steps=6, max_staleness=staleness, **SMALL)
-    Trainer(algorithm=trained, hooks=[AnyReward()], store=store, n_runners=4, logger=watching).fit(Letters(), TASKS)
+    fit(trained, Letters(), TASKS, [AnyReward()], store=store, logger=watching)
     learnt = [rollout_id for ids in updates for rollout_id in ids]
     assert len(watching.steps) == len(updates) == trained.summary["steps"] == 6
     assert len(learnt) == len(set(learnt)) == 6 * PER_STEP * GROUP
@@ -111,7 +111,7 @@ def test_what_became_too_old_is_dropped_and_said(caplog, updates):
     store, go_on = InMemoryLightningStore(), threading.Event()
     watching = Watching(lambda step: go_on.set() if step == 3 else None)
     trained = algorithm(total_steps=8, max_staleness=1, **SMALL)
-    Trainer(algorithm=trained, hooks=[AnyReward()], store=store, n_runners=12, logger=watching).fit(Slow(go_on), TASKS)
+    fit(trained, Slow(go_on), TASKS, [AnyReward()], store=store, n_runners=12, logger=watching)
     assert sum(row["staleness/too_old"] for row in watching.steps) == 1
     (reason,) = trained.summary["untrained"]
     assert trained.summary["untrained"] == {reason: GROUP}
@@ -125,26 +125,20 @@ def test_what_became_too_old_is_dropped_and_said(caplog, updates):
 
 
 def test_after_a_crash_what_was_sampled_is_found_in_the_store_and_learnt_once(tmp_path, updates):
-    def fit(logger, *, resume=False):
+    def run(logger, *, resume=False):
         trained = algorithm(total_steps=7, max_staleness=2, checkpoint_every=2, **SMALL)
-        Trainer(
-            algorithm=trained,
-            hooks=[AnyReward()],
-            store=SqlLightningStore(f"sqlite:///{tmp_path}/rollouts.db"),
-            n_runners=4,
-            output_dir=tmp_path / "run",
-            logger=logger,
-            resume=resume,
-        ).fit(Letters(), TASKS)
+        store = SqlLightningStore(f"sqlite:///{tmp_path}/rollouts.db")
+        options = {"store": store, "output_dir": tmp_path / "run", "resume": resume}
+        fit(trained, Letters(), TASKS, [AnyReward()], logger=logger, **options)
         return trained
 
     with pytest.raises(OSError, match="crashed"):
-        fit(Watching(raising(OSError("crashed"), 3)))  # the last checkpoint is that of step 2
+        run(Watching(raising(OSError("crashed"), 3)))  # the last checkpoint is that of step 2
     before, updates[:] = list(updates), []
     store = SqlLightningStore(f"sqlite:///{tmp_path}/rollouts.db")
     left = {one.rollout_id for one in asyncio.run(store.query_rollouts(status_in=["succeeded"]))}
     watching = Watching()
-    trained = fit(watching, resume=True)
+    trained = run(watching, resume=True)
     learnt = [rollout_id for ids in [*before[:2], *updates] for rollout_id in ids]
     assert len(learnt) == len(set(learnt)) == 7 * PER_STEP * GROUP
     again = {one for ids in updates for one in ids} & left
@@ -162,7 +156,7 @@ def test_with_dynamic_sampling_a_batch_is_of_groups_with_a_signal(updates):
         async def on_rollout_end(self, *, rollout):
             return 0.0 if rollout.metadata["number"] % 2 else await super().on_rollout_end(rollout=rollout)
 
-    Trainer(algorithm=trained, hooks=[HalfAlike()], n_runners=4, logger=watching).fit(Letters(), TASKS)
+    fit(trained, Letters(), TASKS, [HalfAlike()], logger=watching)
     assert [row["groups/with_signal"] for row in watching.steps] == [PER_STEP] * 3
     assert all(row["groups/count"] <= 3 * PER_STEP for row in watching.steps)
 
@@ -215,7 +209,7 @@ class SomeRight(Hook):
 def test_each_of_two_adapters_has_ages_of_its_own():
     watching = Watching()
     trained = two_agents.algorithm(total_steps=4, tasks_per_step=2, samples_per_prompt=4, max_staleness=1)
-    Trainer(algorithm=trained, n_runners=16, logger=watching).fit(two_agents.Two(), two_agents.TASKS)
+    fit(trained, two_agents.Two(), two_agents.TASKS, n_runners=16, logger=watching)
     assert len(watching.steps) == 4
     assert max(row["staleness/max"] for row in watching.steps) <= 1
     for name in two_agents.NAMES:
@@ -224,33 +218,18 @@ def test_each_of_two_adapters_has_ages_of_its_own():
 
 
 def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path):
-    def fit(logger, *, resume=False):
-        trained = algorithm(
-            total_steps=5,
-            max_staleness=1,
-            curriculum="pass_rate",
-            eval_every=2,
-            checkpoint_every=100,
-            validation=TASKS[:2],
-            validation_size=2,
-            validation_every=2,
-            **SMALL,
-        )
-        store = InMemoryLightningStore()
-        Trainer(
-            algorithm=trained,
-            hooks=[SomeRight()],
-            store=store,
-            n_runners=6,
-            output_dir=tmp_path / "run",
-            logger=logger,
-            resume=resume,
-        ).fit(Letters(), TASKS, val_dataset=TASKS)
+    measured = {"eval_every": 2, "validation": TASKS[:2], "validation_size": 2, "validation_every": 2}
+
+    def run(logger, *, resume=False):
+        own = {"max_staleness": 1, "curriculum": "pass_rate", "checkpoint_every": 100}
+        trained, store = algorithm(total_steps=5, **own, **measured, **SMALL), InMemoryLightningStore()
+        options = {"store": store, "output_dir": tmp_path / "run", "resume": resume, "val_dataset": TASKS}
+        fit(trained, Letters(), TASKS, [SomeRight()], n_runners=6, logger=logger, **options)
         return trained, store
 
     first = Watching(raising(KeyboardInterrupt(), 3))
     with pytest.raises(KeyboardInterrupt):
-        fit(first)
+        run(first)
     step, folder = RunFolder(tmp_path / "run").latest_checkpoint()
     state = json.loads((folder / "state.json").read_text())
     assert step == state["step"] == 3
@@ -258,7 +237,7 @@ def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path):
     too_old = sum(row["staleness/too_old"] for row in first.steps)
     assert state["drawn"] == 5 * PER_STEP + too_old, "one more for each group that has become too old"
     watching = Watching()
-    trained, store = fit(watching, resume=True)
+    trained, store = run(watching, resume=True)
     assert [row["groups/count"] for row in watching.steps] == [PER_STEP] * 2
     assert trained.summary["steps"] == 5
     assert {row["name"] for row in trained.summary["accuracy"]} == {"before", "step 2", "step 4", "after RL"}
@@ -278,10 +257,7 @@ def test_an_interrupted_run_goes_on_with_the_tasks_that_it_had_drawn(tmp_path):
 def test_a_run_that_ends_early_cancels_what_was_sampled_ahead(tmp_path):
     store, watching = InMemoryLightningStore(), Watching()
     trained = algorithm(total_steps=50, max_staleness=2, patience=1, validation=TASKS[:2], validation_every=1, **SMALL)
-    trainer = Trainer(
-        algorithm=trained, hooks=[AnyReward()], store=store, n_runners=2, output_dir=tmp_path, logger=watching
-    )
-    trainer.fit(Letters(), TASKS)
+    fit(trained, Letters(), TASKS, [AnyReward()], store=store, n_runners=2, output_dir=tmp_path, logger=watching)
     assert len(watching.steps) < 50
     assert any("stopped after step" in note for note in watching.notes)
     assert {one.status for one in asyncio.run(store.query_rollouts())} <= {"succeeded", "cancelled", "failed"}
@@ -290,12 +266,6 @@ def test_a_run_that_ends_early_cancels_what_was_sampled_ahead(tmp_path):
 
 LOW, HIGH = 0.8, 1.2
 REWARDS = (1.0, 0.0, 0.5, 0.0)
-
-
-def _alone(record):
-    tree = TokenTree()
-    tree.insert(record)
-    return pack([tree])
 
 
 @pytest.fixture(scope="module")
@@ -308,13 +278,14 @@ def stale():
             params = [SamplingParams(max_tokens=8, seed=10 * version + n) for n in range(2)]
             records += sample_all(policy, [list(range(30, 50))] * 2, params)
             if version == 0:
+                first = pack_rollouts([records[:1]])
 
-                def learn(first=records[0]):
-                    learner.forward_backward(_alone(first), lambda inputs: LossOutputs(inputs.logprobs_S.sum()))
+                def learn(first=first):
+                    learner.forward_backward(first, lambda inputs: LossOutputs(inputs.logprobs_S.sum()))
                     learner.optim_step()
 
                 policy.run(learn)
-        current = [policy.run(lambda r=r: learner.logprobs(_alone(r))).double().numpy() for r in records]
+        current = [policy.run(lambda r=r: learner.logprobs(pack_rollouts([[r]]))).double().numpy() for r in records]
         yield policy, learner, records, current
 
 

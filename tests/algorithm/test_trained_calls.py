@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from letters import TASKS, Asking, Kept
+from letters import TASKS, Asking, fit
 
-from mini_agentic_rl import LLM, Hook, LitAgent, MiniGRPO, Trainer
+from mini_agentic_rl import LLM, Hook, LitAgent, MiniGRPO
 from mini_agentic_rl.adapter import TracerTraceToTriplet
 from mini_agentic_rl.algorithm.settings import GRPOSettings
 from mini_agentic_rl.emitter import emit_reward, operation
@@ -31,11 +31,10 @@ class Talk(Asking):
 
 
 def _run(agent: LitAgent, hooks=(), *, steps: int = 1, trainer: dict[str, Any] | None = None, **settings: Any):
-    kept = Kept()
     options = {"total_steps": steps, "tasks_per_step": 1, "samples_per_prompt": GROUP, "max_new_tokens": 6}
     tokenizer = tiny_tokenizer()
     trained = MiniGRPO(tiny_model(len(tokenizer)), tokenizer, **{"lora": None, **options, **settings})
-    Trainer(algorithm=trained, hooks=hooks, n_runners=GROUP, logger=kept, **(trainer or {})).fit(agent, TASKS[:1])
+    kept = fit(trained, agent, TASKS[:1], hooks, **(trainer or {}))
     return trained, [row for row in kept.rows if "groups/count" in row]
 
 

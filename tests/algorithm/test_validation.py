@@ -6,9 +6,8 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from letters import TASKS, AnyReward, Kept, Letters, algorithm
+from letters import TASKS, AnyReward, Kept, Letters, algorithm, fit
 
-from mini_agentic_rl import Trainer
 from mini_agentic_rl.algorithm import measure
 from mini_agentic_rl.commands import TrainConfig, train_job
 from mini_agentic_rl.errors import UserError
@@ -47,16 +46,10 @@ def scores(monkeypatch):
 
 
 def _fit(folder, steps, logger, *, resume=False, **settings):
-    trainer = Trainer(
-        algorithm=algorithm(total_steps=steps, validation=TASKS[:2], **{**SMALL, **settings}),
-        hooks=[AnyReward()],
-        n_runners=4,
-        output_dir=folder,
-        logger=logger,
-        resume=resume,
-    )
-    trainer.fit(Letters(), TASKS, val_dataset=TASKS)
-    return trainer.algorithm.summary
+    trained = algorithm(total_steps=steps, validation=TASKS[:2], **{**SMALL, **settings})
+    options = {"output_dir": folder, "logger": logger, "resume": resume, "val_dataset": TASKS}
+    fit(trained, Letters(), TASKS, [AnyReward()], **options)
+    return trained.summary
 
 
 def _weights(folder):

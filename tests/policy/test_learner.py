@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers import tiny_policy
+from helpers import pack_rollouts, tiny_policy
 from mini_agentic_rl.policy import (
     Learner,
     LearnerSettings,
@@ -17,7 +17,7 @@ from mini_agentic_rl.policy import (
     load_model,
     save_weights,
 )
-from mini_agentic_rl.tokens import CompletionRecord, PackedTrees, TokenTree, pack
+from mini_agentic_rl.tokens import CompletionRecord, PackedTrees
 from tiny import tiny_model
 
 
@@ -28,9 +28,7 @@ def model():
 
 @pytest.fixture
 def packed() -> PackedTrees:
-    tree = TokenTree()
-    tree.insert(CompletionRecord(np.array([1, 2]), np.array([3, 4, 5]), np.full(3, -1.0, np.float32)))
-    return pack([tree])
+    return pack_rollouts([[CompletionRecord(np.array([1, 2]), np.array([3, 4, 5]), np.full(3, -1.0, np.float32))]])
 
 
 def likelihood(inputs: LossInputs) -> LossOutputs:

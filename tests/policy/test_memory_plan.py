@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from helpers import pack_rollouts
 from mini_agentic_rl.policy import Learner, LearnerSettings, LoraSettings, LossOutputs, load_model
 from mini_agentic_rl.policy.memory_plan import ModelShape, PlannedSettings, PlannedWork, fitting_plan, plan_memory
-from mini_agentic_rl.tokens import CompletionRecord, TokenTree, pack
+from mini_agentic_rl.tokens import CompletionRecord
 from tiny import tiny_model
 
 WORK = PlannedWork(tasks_per_step=1, samples_per_prompt=8, prompt_tokens=512, max_new_tokens=512)
@@ -93,8 +94,7 @@ def _kept(rate, layers, prompt, new):
     """Return the bytes of the tensors that the graph of one learning pass saves, each storage once."""
     model = load_model(tiny_model(layers=layers), lora=LoraSettings(dropout=rate), device="cpu")
     learner = Learner(model, LearnerSettings())
-    tree = TokenTree()
-    tree.insert(CompletionRecord(np.arange(prompt), np.arange(new), np.zeros(new, np.float32)), 0)
+    packed = pack_rollouts([[CompletionRecord(np.arange(prompt), np.arange(new), np.zeros(new, np.float32))]])
     storages = {}
 
     def keep(tensor):
@@ -102,7 +102,7 @@ def _kept(rate, layers, prompt, new):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        learner.forward_backward(pack([tree]), lambda inputs: LossOutputs(-inputs.logprobs_S.sum()))
+        learner.forward_backward(packed, lambda inputs: LossOutputs(-inputs.logprobs_S.sum()))
     return sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
 
 

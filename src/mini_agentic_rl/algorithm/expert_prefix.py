@@ -23,7 +23,6 @@ from .groups import Group, groups_of
 from .rollouts import read_rollouts, run_rollouts
 from .sampling import SampledStep
 from .state import RunState
-from .tasks import derive_seed
 
 _RIGHT: Final = 1.0
 _MOSTLY: Final = 0.5
@@ -80,13 +79,7 @@ async def _sample(run: RunState, step: int, given: dict[int, list[CompletionReco
     for row, name in names.items():
         server.expert_prefixes[name] = given[row]
     requests = [
-        run.training_request(
-            row,
-            step=step,
-            group=f"{step}/prefix/{index}",
-            seed=derive_seed(settings.seed, "prefix", step, index, sample),
-            **{EXPERT_PREFIX: name},
-        )
+        run.training_request(row, step, index, sample, kind="prefix", **{EXPERT_PREFIX: name})
         for index, (row, name) in enumerate(names.items())
         for sample in range(settings.samples_per_prompt)
     ]

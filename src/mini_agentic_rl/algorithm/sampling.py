@@ -18,7 +18,7 @@ from ..types import Rollout
 from .groups import Group, groups_of, reward_metrics, rollouts_of
 from .rollouts import FinishedRollout, count_reasons, counted_causes, last_text, run_rollouts
 from .state import RunState
-from .tasks import TaskDraws, derive_seed
+from .tasks import TaskDraws
 
 logger = logging.getLogger(__name__)
 
@@ -84,12 +84,7 @@ class StepSampler:
             first = step * settings.tasks_per_step + run.progress.extra_tasks
             rows += self._tasks.draw(missing, step=step, first=first, drawn=rows)
             requests = [
-                run.training_request(
-                    row,
-                    step=step,
-                    group=f"{step}/{index}",
-                    seed=derive_seed(settings.seed, "rollout", step, index, sample),
-                )
+                run.training_request(row, step, index, sample)
                 for index, row in enumerate(rows[begin:], begin)
                 for sample in range(settings.samples_per_prompt)
             ]

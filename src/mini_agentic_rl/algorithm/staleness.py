@@ -25,21 +25,22 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from ..metrics import counted
 from ..tokens import CompletionRecord
-from ..types import Rollout
 from . import sampling
 from .groups import Group, groups_of
 from .losses import Ints
 from .rollouts import UNTRAINED_KEY, FinishedRollout, read_rollouts
 from .sampling import SampledStep
 from .state import RunState
-from .tasks import TaskDraws, derive_seed
+from .tasks import TaskDraws
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +148,7 @@ class AheadSampler:
         run.progress.run = run.progress.run or secrets.token_hex(8)
         self._restored_at = dict(run.policy.model.versions)
         left = {int(number): row for number, row in run.progress.pending.items()}
-        ended: dict[tuple[int, int], Rollout] = {}
+        ended: dict[int, dict[int, str]] = defaultdict(dict)  # ids by group and sample
         for rollout in await run.store.query_rollouts(status_in=["succeeded"]):
             metadata = rollout.metadata or {}
             if metadata.get(_RUN) != run.progress.run or UNTRAINED_KEY in metadata:
@@ -155,21 +156,17 @@ class AheadSampler:
             number = int(metadata[_NUMBER])
             if number in left or number >= run.progress.drawn:  # drawn after the checkpoint
                 left[number] = int(metadata[_ROW])
-                ended[number, int(metadata[_SAMPLE])] = rollout
+                ended[number][int(metadata[_SAMPLE])] = rollout.rollout_id
         run.progress.drawn = max([run.progress.drawn, *(number + 1 for number in left)])
         run.progress.pending = {str(number): row for number, row in left.items()}
-        for number, row in sorted(left.items()):
-            succeeded = {sample: rollout for (of, sample), rollout in ended.items() if of == number}
-            missing = [sample for sample in range(run.settings.samples_per_prompt) if sample not in succeeded]
-            again = await self._enqueue(number, row, missing)
-            ids = {
-                sample: rollout.rollout_id
-                for sample, rollout in [*succeeded.items(), *zip(missing, again, strict=True)]
-            }
-            restored = frozenset(rollout.rollout_id for rollout in succeeded.values())
-            self._groups[number] = AheadGroup(number, row, [ids[sample] for sample in sorted(ids)], restored)
         if ended:
-            run.logger.note(f"found in the store: {counted(len(ended), 'rollout')} not learnt yet")
+            run.logger.note(f"found in the store: {counted(sum(map(len, ended.values())), 'rollout')} not learnt yet")
+        for number, row in sorted(left.items()):
+            ids = ended[number]
+            restored = frozenset(ids.values())
+            missing = [sample for sample in range(run.settings.samples_per_prompt) if sample not in ids]
+            ids.update(zip(missing, await self._enqueue(number, row, missing), strict=True))
+            self._groups[number] = AheadGroup(number, row, [ids[sample] for sample in sorted(ids)], restored)
 
     async def _fill(self) -> None:
         """Draw as many groups as may be ahead."""
@@ -184,8 +181,8 @@ class AheadSampler:
             # Before the store knows of it: a run that ends here draws it again.
             run.progress.drawn += 1
             run.progress.pending[str(number)] = row
-            rollouts = await self._enqueue(number, row, range(settings.samples_per_prompt))
-            self._groups[number] = AheadGroup(number, row, [rollout.rollout_id for rollout in rollouts])
+            ids = await self._enqueue(number, row, range(settings.samples_per_prompt))
+            self._groups[number] = AheadGroup(number, row, ids)
 
     async def _take(self) -> list[AheadGroup]:
         """Wait until there are enough complete groups for a batch; return the oldest ones, which stay in the queue
@@ -218,21 +215,16 @@ class AheadSampler:
                 return complete[:count]
         return None
 
-    async def _enqueue(self, number: int, row: int, samples: Sequence[int]) -> Sequence[Rollout]:
-        run, settings = self._run, self._run.settings
-        step, index = divmod(number, settings.tasks_per_step)
+    async def _enqueue(self, number: int, row: int, samples: Sequence[int]) -> list[str]:
+        """Put these samples of a group into the queue; return their ids."""
+        run = self._run
+        step, index = divmod(number, run.settings.tasks_per_step)
         versions = dict(run.policy.model.versions)
+        shared: dict[str, Any] = {VERSION: versions, _RUN: run.progress.run, _NUMBER: number, _ROW: row}
         requests = [
-            run.training_request(
-                row,
-                step=step,
-                group=f"{step}/{index}",
-                seed=derive_seed(settings.seed, "rollout", step, index, sample),
-                **{VERSION: versions, _RUN: run.progress.run, _NUMBER: number, _SAMPLE: sample, _ROW: row},
-            )
-            for sample in samples
+            run.training_request(row, step, index, sample, **(shared | {_SAMPLE: sample})) for sample in samples
         ]
-        return await run.store.enqueue_many_rollouts(requests) if requests else []
+        return [rollout.rollout_id for rollout in await run.store.enqueue_many_rollouts(requests)] if requests else []
 
     async def _wait_for_group(self) -> None:
         """Wait until a group has ended, or for a while; read those that have."""

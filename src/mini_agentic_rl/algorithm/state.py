@@ -28,6 +28,7 @@ from .batch import TrainingBatch
 from .groups import Group
 from .rollouts import Evaluation, rollout_config
 from .settings import LoopSettings, WarmStart
+from .tasks import derive_seed
 
 LONG_ANSWERS: Final = 4
 """Factor by which an answer may be longer than `max_new_tokens` before a warm-up."""
@@ -222,10 +223,18 @@ class RunState:
             self.long_answer_resources = await add(0.0, LONG_ANSWERS)
 
     def training_request(
-        self, row: int, /, *, step: int, group: str, seed: int, **metadata: Any
+        self, row: int, step: int, index: int, sample: int, /, *, kind: str = "rollout", **metadata: Any
     ) -> EnqueueRolloutRequest:
-        """Return the request for a training rollout of the task in a row, with further `metadata`."""
+        """Return the request for a training rollout of the task in a row.
+
+        Args:
+            index: number of its group among those of the step and of the `kind`.
+            sample: its number in the group.
+            metadata: added to its metadata.
+        """
         settings = self.settings
+        group = f"{step}/{index}" if kind == "rollout" else f"{step}/{kind}/{index}"
+        seed = derive_seed(settings.seed, kind, step, index, sample)
         return EnqueueRolloutRequest(
             input=self.dataset[row],
             mode="train",

@@ -139,17 +139,12 @@ class PlannedWork:
 
     def tree(self) -> TokenTree:
         """Return the largest tree of a step: its tasks share no prompt, and its samples share no token."""
-        tree = TokenTree()
-        token = 0
-        for task in range(self.tasks_per_step):
-            prompt = np.arange(token, token + self.prompt_tokens)
-            token += self.prompt_tokens
-            for sample in range(self.samples_per_prompt):
-                output = np.arange(token, token + self.max_new_tokens)
-                token += self.max_new_tokens
-                record = CompletionRecord(prompt, output, np.zeros(self.max_new_tokens, np.float32))
-                tree.insert(record, task * self.samples_per_prompt + sample)
-        return tree
+        logprobs = np.zeros(self.max_new_tokens, np.float32)
+        records = []
+        for tokens in np.split(np.arange(self.tokens), self.tasks_per_step):
+            prompt, *outputs = np.split(tokens, range(self.prompt_tokens, tokens.size, self.max_new_tokens))
+            records += [CompletionRecord(prompt, output, logprobs) for output in outputs]
+        return TokenTree.of([record] for record in records)
 
 
 @dataclass(frozen=True)

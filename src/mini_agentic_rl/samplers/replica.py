@@ -235,10 +235,7 @@ class Probe:
 
     async def _logprobs(self, records: Sequence[CompletionRecord], adapter: str | None) -> npt.NDArray[np.float32]:
         """Return the learner's log-probabilities of all sampled tokens, one record after the other."""
-        trees = [TokenTree() for _ in records]
-        for tree, record in zip(trees, records, strict=True):
-            tree.insert(record)
-        packed = pack(trees)
+        packed = pack([TokenTree.of([[record]]) for record in records])
 
         def score() -> npt.NDArray[np.float32]:
             scorer = self._policy.scorer(adapter, max_tokens=_MAX_TOKENS, head_rows=_HEAD_ROWS)

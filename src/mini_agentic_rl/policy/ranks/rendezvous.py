@@ -143,10 +143,9 @@ def load_on_rank(
     """Return the model on a rank's device; with `shard` this rank's part, with which all ranks have computed once."""
     loaded = load_model(model, **{**options, "device": str(group.device)}, shard_over=group if settings.shard else None)
     if loaded.shards is not None:
-        tree = TokenTree()
-        tree.insert(CompletionRecord(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.float32)))
+        record = CompletionRecord(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.float32))
         # Before `ranks` is set: every rank computes all of it.
-        Scorer(loaded, None, max_tokens=1, head_rows=1).logprobs(pack([tree]))
+        Scorer(loaded, None, max_tokens=1, head_rows=1).logprobs(pack([TokenTree.of([[record]])]))
     loaded.ranks = group
     return loaded
 
