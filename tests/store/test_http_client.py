@@ -24,7 +24,7 @@ from mini_agentic_rl.store import (
 )
 from mini_agentic_rl.store.http import routes
 from mini_agentic_rl.store.http.wire_json import encode
-from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, Rollout, RolloutConfig, Span
+from mini_agentic_rl.types import EnqueueRolloutRequest, Rollout, Span
 
 from .conftest import Serve
 from .test_contract import span_of
@@ -252,32 +252,6 @@ async def test_a_server_without_heartbeats_of_many_hears_of_one_after_the_other(
     assert {one.worker_id: one.heartbeat_stats for one in found} == {"a": {"n": 1}, "b": {}}
 
 
-async def test_values_come_back_as_they_were_sent(client: LightningStoreClient) -> None:
-    task = {
-        "text": 'ä漢\U0001f600\x00\u2028"\\',
-        "numbers": [0, -1, 2**70, 1.5, 1e-300, math.inf, -math.inf],
-        "nothing": None,
-        "truth": [True, False],
-        "deep": {"a": [{"b": {}}], "": []},
-    }
-    for value in (task, [task], "text", 1.0, None, True):
-        queued = await client.enqueue_rollout(value, metadata={"task": value})
-        back = await client.get_rollout_by_id(queued.rollout_id)
-        assert back is not None
-        assert (queued.input, back.input, back.metadata) == (value, value, {"task": value})
-        assert repr(back.input) == repr(value)
-    not_a_number = await client.enqueue_rollout([math.nan])
-    assert math.isnan(not_a_number.input[0])
-    limits = RolloutConfig(timeout_seconds=1.5, max_attempts=3, retry_condition=["failed", "timeout"])
-    assert (await client.enqueue_rollout("a", config=limits)).config == limits
-    llm = LLM(endpoint="http://x/v1", model="m", sampling_parameters={"temperature": 0.5})
-    proxy = ProxyLLM(endpoint="http://y/v1", model="m", api_key="k")
-    resources = {"llm": llm, "proxy": proxy, "prompt": PromptTemplate(template="{a}", engine="jinja")}
-    added = await client.add_resources(resources)
-    assert added.resources == resources
-    assert type(added.resources["proxy"]) is ProxyLLM
-
-
 async def test_ids_may_hold_any_text(client: LightningStoreClient) -> None:
     for odd in ("a/b", "..", ".", "ä ?#%", "a%2Fb", "x" * 500, "\u2028", "search?"):
         await _use_as_id(client, odd)
@@ -306,7 +280,7 @@ async def test_what_cannot_be_sent_is_named(client: LightningStoreClient) -> Non
         await client.update_worker("w", {"x": b"\xff"})
     circle: list[object] = []
     circle.append(circle)
-    with pytest.raises(ValueError, match="cannot be sent"):
+    with pytest.raises(ValueError, match="cannot be sent, since it is not JSON: it contains itself"):
         await client.start_rollout(circle)
     assert (await client.statistics())["total_rollouts"] == 0
     with pytest.raises(ValueError, match=r"a\[1\].b cannot be sent"):
