@@ -129,6 +129,7 @@ async def test_values_come_back_as_they_were_sent(store: LightningStore) -> None
     for value in (task, [task], "text", 1.0, None, True):
         queued = await store.enqueue_rollout(value, metadata={"task": value}, config=limits)
         back = await store.get_rollout_by_id(queued.rollout_id)
+        assert back is not None
         assert back == queued
         assert (repr(back.input), back.metadata, back.config) == (repr(value), {"task": value}, limits)
     not_a_number = await store.enqueue_rollout([math.nan])

@@ -286,12 +286,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         managed = self.managed_store
         if managed is None:
             managed = not isinstance(store, LightningStoreClient)
-        of_process = f"{socket.gethostname()}-{os.getpid()}"  # its workers, among those of the same store
+        process_label = f"{socket.gethostname()}-{os.getpid()}"  # tells its workers from others of the same store
         if self.role == "runner":
-            self._run_runners(runner, self._client() if managed else store, of_process)
+            self._run_runners(runner, self._client() if managed else store, process_label)
             return
         with self._served(store) if managed else contextlib.nullcontext(store) as shared:
-            label = None if managed else of_process
+            label = None if managed else process_label
             if self.role == "algorithm":
                 asyncio.run(_run(algorithm, shared, self.silent_seconds))
             else:
