@@ -212,7 +212,8 @@ async def test_an_async_agent_that_hangs_is_cancelled(store: InMemoryLightningSt
             raise
 
     queued = await store.enqueue_rollout("slow", config=RolloutConfig(timeout_seconds=0.1))
-    await _run_queue(store, agent, max_rollouts=1)
+    # without heartbeats, by which a slow machine may learn first that the store has given the attempt up
+    await _run_queue(store, agent, max_rollouts=1, heartbeat_interval=0)
     attempt = await _latest(store, queued.rollout_id)
     assert attempt.status == "timeout"
     assert "timeout_seconds=0.1" in attempt.metadata["error"]
