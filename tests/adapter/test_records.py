@@ -110,21 +110,8 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "functi
 def call(reply, *, tools=True, compact=True):
     separators = (",", ":") if compact else None
     attributes = {"gen_ai.output.messages": json.dumps(reply, separators=separators)}
-    return span("openai.chat.completion", attributes | ({"gen_ai.tool.definitions": TOOLS} if tools else {}))
-
-
-def span(name, attributes):
-    return Span(
-        rollout_id="ro-1",
-        attempt_id="at-1",
-        sequence_id=1,
-        trace_id="1" * 32,
-        span_id="1" * 16,
-        name=name,
-        start_time=1.0,
-        end_time=2.0,
-        attributes=attributes,
-    )
+    attributes |= {"gen_ai.tool.definitions": TOOLS} if tools else {}
+    return plain(1, "openai.chat.completion", 1.0, 2.0, **attributes)
 
 
 @pytest.mark.parametrize("compact", [True, False])
@@ -136,7 +123,10 @@ def test_each_answer_that_calls_a_tool_counts(compact):
     assert count_tool_calls([call(quoted), call(empty)]) == 0
     # without tools there is no number
     assert count_tool_calls([call(CALL, tools=False)]) is None
-    assert count_tool_calls([span("agentlightning.annotation", {"gen_ai.tool.definitions": TOOLS})]) is None
+    assert (
+        count_tool_calls([plain(1, "agentlightning.annotation", 1.0, 2.0, **{"gen_ai.tool.definitions": TOOLS})])
+        is None
+    )
 
 
 def _turns() -> list[Span]:

@@ -54,15 +54,10 @@ def asked(spans: Sequence[Span]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def _served():
+def rollouts():
     store = InMemoryLightningStore()
     with tiny_server(store=store) as tiny:
         yield Rollouts(store, tiny.server)
-
-
-@pytest.fixture
-def rollouts(_served: Rollouts) -> Rollouts:
-    return _served
 
 
 @pytest.fixture

@@ -187,9 +187,10 @@ async def test_a_runner_takes_the_settings_of_heartbeats_and_sends_none_if_told_
     assert await heard(heartbeat_interval=0) is None
     beats = await heard(heartbeat_launch_mode="thread", interval_jitter=0.1, heartbeat_include_gpu=True)
     assert isinstance(beats["gpus"], list)
-    for wrong in ({"heartbeat_interval": -1}, {"heartbeat_launch_mode": "mp"}, {"interval_jitter": -0.1}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            agl.LitAgentRunner(**wrong)
+    wrong = {"heartbeat_interval": -1, "heartbeat_launch_mode": "mp", "interval_jitter": -0.1}
+    for name, value in (wrong | {"max_rollouts": 0, "poll_interval": 0}).items():
+        with pytest.raises(ValueError, match=name):
+            agl.LitAgentRunner(**{name: value})
 
 
 def test_settings_of_servers_and_stores_that_have_no_effect_are_named(caplog):

@@ -315,6 +315,7 @@ def test_settings_come_from_the_environment_and_impossible_ones_are_named(monkey
         {"main_process": "both"},
         {"graceful_timeout": -1},
         {"terminate_timeout": -1},
+        {"silent_seconds": 0},
         {"server_port": 0, "role": "runner"},
     ):
         with pytest.raises(ValueError, match=next(iter(settings))):

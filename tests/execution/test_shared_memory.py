@@ -18,7 +18,6 @@ from mini_agentic_rl.litagent import rollout
 from mini_agentic_rl.runner import LitAgentRunner
 from mini_agentic_rl.store.base import LightningStore, LightningStoreCapabilities
 from mini_agentic_rl.store.memory import InMemoryLightningStore
-from mini_agentic_rl.store.sql import SqlLightningStore
 from mini_agentic_rl.tracer import DummyTracer
 from processes import PythonProcess
 
@@ -39,13 +38,8 @@ def _real_runner(agent: Any) -> Any:
     return run
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> LightningStore:
-    return InMemoryLightningStore() if request.param == "memory" else SqlLightningStore(tmp_path / "run.db")
-
-
 @SIDES
-def test_an_algorithm_gets_its_rollouts_from_the_runners(side: Any, store: LightningStore) -> None:
+def test_an_algorithm_gets_its_rollouts_from_the_runners(side: Any) -> None:
     loops = set()
 
     @rollout
@@ -65,10 +59,8 @@ def test_an_algorithm_gets_its_rollouts_from_the_runners(side: Any, store: Light
             assert find_final_reward(spans) == number
         loops.add("the algorithm's " + threading.current_thread().name)
 
-    strategy = SharedMemoryExecutionStrategy(
-        n_runners=128 if isinstance(store, InMemoryLightningStore) else 8, main_thread=side
-    )
-    strategy.execute(algorithm, _real_runner(agent), store)
+    strategy = SharedMemoryExecutionStrategy(n_runners=128, main_thread=side)
+    strategy.execute(algorithm, _real_runner(agent), InMemoryLightningStore())
     main = threading.current_thread().name
     expected = {f"the algorithm's {main}", "runners"} if side == "algorithm" else {"the algorithm's algorithm", main}
     assert loops == expected

@@ -120,7 +120,7 @@ async def test_sixty_four_concurrent_runners_keep_their_ids_and_spans_apart(stor
             await asyncio.sleep(0)
             return (find_final_reward(spans) or 0.0) + 0.5
 
-    runner, event, agent = LitAgentRunner(), ThreadingEvent(), Agent()
+    runner, event, agent = LitAgentRunner(poll_interval=60), ThreadingEvent(), Agent()  # new work wakes them
     count = 256
 
     async def one(index: int) -> None:
@@ -188,22 +188,6 @@ async def test_an_agent_that_raises_fails_its_attempt_and_the_runner_goes_on(
     assert "no such table" in spans[0].attributes["agentlightning.failure.reason"]
 
 
-async def test_a_step_raises_what_the_agent_raised_once_the_store_knows_of_it(store: InMemoryLightningStore) -> None:
-    @rollout
-    async def agent(task: str) -> float:
-        raise LookupError("no such table")
-
-    runner = LitAgentRunner(DummyTracer())
-    with runner.run_context(agent=agent, store=store):
-        with pytest.raises(LookupError, match="no such table"):
-            await runner.step("x")
-        [ended] = await store.query_rollouts()
-        assert ended.status == "failed"
-        assert await _reason(store, ended.rollout_id) == "the agent: LookupError: no such table"
-        with pytest.raises(LookupError):
-            await runner.step("y")
-
-
 @pytest.mark.parametrize("result", ["text", float("nan")])
 async def test_a_result_that_is_no_reward_fails_the_attempt(store: InMemoryLightningStore, result: Any) -> None:
     @rollout
@@ -228,7 +212,8 @@ async def test_an_async_agent_that_hangs_is_cancelled(store: InMemoryLightningSt
             raise
 
     queued = await store.enqueue_rollout("slow", config=RolloutConfig(timeout_seconds=0.1))
-    await _run_queue(store, agent, max_rollouts=1)
+    # without heartbeats, by which a slow machine may learn first that the store has given the attempt up
+    await _run_queue(store, agent, max_rollouts=1, heartbeat_interval=0)
     attempt = await _latest(store, queued.rollout_id)
     assert attempt.status == "timeout"
     assert "timeout_seconds=0.1" in attempt.metadata["error"]
@@ -460,18 +445,6 @@ async def test_an_attempt_that_no_longer_counts_is_broken_off_and_the_runner_goe
     assert ((await store.get_rollout_by_id(hangs.rollout_id)).status, attempts) == expected[how]
 
 
-async def test_work_that_arrives_wakes_a_waiting_runner(store: InMemoryLightningStore) -> None:
-    runner, event = LitAgentRunner(DummyTracer(), poll_interval=60), ThreadingEvent()
-    with runner.run_context(agent=rollout(lambda task: 1.0), store=store):
-        task = asyncio.create_task(runner.iter(event=event))
-        await asyncio.sleep(0.05)
-        queued = await store.enqueue_rollout("x")
-        ended = await store.wait_for_rollouts(rollout_ids=[queued.rollout_id], timeout=30)
-        event.set()
-        await asyncio.wait_for(task, 30)
-    assert [done.status for done in ended] == ["succeeded"]
-
-
 async def test_max_rollouts_ends_the_runner(store: InMemoryLightningStore) -> None:
     for number in range(3):
         await store.enqueue_rollout(number)
@@ -521,12 +494,6 @@ async def test_runners_of_one_store_send_their_heartbeats_together_while_they_wo
     heard = len(store.heard)
     await asyncio.sleep(0.2)
     assert len(store.heard) == heard, "a heartbeat without a runner"
-
-
-def test_settings_that_cannot_work_are_named() -> None:
-    for name, value in (("max_rollouts", 0), ("poll_interval", 0), ("heartbeat_launch_mode", "fork")):
-        with pytest.raises(ValueError, match=name):
-            LitAgentRunner(DummyTracer(), **{name: value})
 
 
 async def test_a_runner_outside_its_context_and_a_hook_of_another_class_are_refused(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from mini_agentic_rl import InMemoryLightningStore
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.runner import SilentWorkers
@@ -68,8 +66,3 @@ async def test_an_algorithm_whose_runners_are_elsewhere_watches_them() -> None:
     async def runner(served, index, event) -> None: ...
 
     await asyncio.to_thread(strategy.execute, algorithm, runner, store)
-
-
-def test_no_time_is_too_short_to_be_silent() -> None:
-    with pytest.raises(ValueError, match="silent_seconds"):
-        ClientServerExecutionStrategy(silent_seconds=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from mini_agentic_rl.types import (
     AttemptedRollout,
     AttemptStatus,
     PromptTemplate,
+    ProxyLLM,
     RolloutConfig,
     RolloutStatus,
     Span,
@@ -115,13 +117,35 @@ async def test_a_span_comes_back_as_it_was_stored(store: LightningStore) -> None
     assert list(await store.query_spans(claimed.rollout_id, "latest")) == [span]
 
 
-async def test_resources_come_back_as_they_were_stored_with_every_number(store: LightningStore) -> None:
+async def test_values_come_back_as_they_were_sent(store: LightningStore) -> None:
+    task = {
+        "text": 'ä漢\U0001f600\x00\u2028"\\',
+        "numbers": [0, -1, 2**70, 1.5, 1e-300, math.inf, -math.inf],
+        "nothing": None,
+        "truth": [True, False],
+        "deep": {"a": [{"b": {}}], "": []},
+    }
+    limits = RolloutConfig(timeout_seconds=1.5, max_attempts=3, retry_condition=["failed", "timeout"])
+    for value in (task, [task], "text", 1.0, None, True):
+        queued = await store.enqueue_rollout(value, metadata={"task": value}, config=limits)
+        back = await store.get_rollout_by_id(queued.rollout_id)
+        assert back is not None
+        assert back == queued
+        assert (repr(back.input), back.metadata, back.config) == (repr(value), {"task": value}, limits)
+    not_a_number = await store.enqueue_rollout([math.nan])
+    back = await store.get_rollout_by_id(not_a_number.rollout_id)
+    assert back is not None
+    assert math.isnan(back.input[0])
     parameters = {"logit_bias": {"5": float("-inf")}, "max_tokens": 8, "stop": ["broken \ud83d"]}
-    llm = LLM(endpoint="http://here/v1", model="m", sampling_parameters=parameters)
-    await store.add_resources({"llm": llm, "prompt": PromptTemplate(template="broken \ud83d")})
-    latest = await store.get_latest_resources()
-    assert latest is not None
-    assert latest.resources == {"llm": llm, "prompt": PromptTemplate(template="broken \ud83d")}
+    resources = {
+        "llm": LLM(endpoint="http://x/v1", model="m", sampling_parameters=parameters),
+        "proxy": ProxyLLM(endpoint="http://y/v1", model="m", api_key="k"),
+        "prompt": PromptTemplate(template="{a} broken \ud83d", engine="jinja"),
+    }
+    added = await store.add_resources(resources)
+    assert added.resources == resources
+    assert type(added.resources["proxy"]) is ProxyLLM
+    assert await store.get_latest_resources() == added
 
 
 async def test_an_opentelemetry_span_gets_the_next_sequence_id(store: LightningStore) -> None:

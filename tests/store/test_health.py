@@ -92,7 +92,6 @@ async def test_a_cancelled_wait_leaves_the_store_usable(store: LightningStore) -
 
 
 SetClock = Callable[[float], None]
-PassTime = Callable[[float], None]
 HOUR = 3600.0
 LIMITS = RolloutConfig(unresponsive_seconds=60, timeout_seconds=300)
 
@@ -155,17 +154,6 @@ async def test_a_heartbeat_counts_by_the_stores_clock_whatever_the_runners_says(
         assert await status_of(store, claimed.rollout_id) == ("running", "running")
     pass_time(61)
     assert await status_of(store, claimed.rollout_id) == ("failed", "unresponsive")
-
-
-async def test_a_caller_that_waits_over_a_jump_waits_and_does_not_spin(
-    store: LightningStore, set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claimed = await store.start_rollout("a", config=LIMITS)
-    set_clock(HOUR)
-    waiting = asyncio.ensure_future(store.wait_for_rollouts(rollout_ids=[claimed.rollout_id], timeout=30))
-    await asyncio.sleep(0.1)
-    await store.update_attempt(claimed.rollout_id, "latest", status="succeeded")
-    assert [rollout.status for rollout in await waiting] == ["succeeded"]
 
 
 def test_a_clock_that_is_corrected_gently_has_not_jumped(set_clock: SetClock, pass_time: PassTime) -> None:

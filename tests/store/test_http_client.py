@@ -24,7 +24,7 @@ from mini_agentic_rl.store import (
 )
 from mini_agentic_rl.store.http import routes
 from mini_agentic_rl.store.http.wire_json import encode
-from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, PromptTemplate, ProxyLLM, Rollout, RolloutConfig, Span
+from mini_agentic_rl.types import EnqueueRolloutRequest, Rollout, Span
 
 from .conftest import Serve
 from .test_contract import span_of
@@ -99,20 +99,11 @@ async def test_an_answer_that_is_lost_is_given_again_and_nothing_is_done_twice(s
         claimed = await client.dequeue_many_rollouts(limit=2, worker_id="w")
         assert [rollout.rollout_id for rollout in claimed] == [rollout.rollout_id for rollout in queued[:2]]
         assert (await server.query_rollouts(status_in=["preparing"])).total == 2
-        ids = (claimed[0].rollout_id, claimed[0].attempt.attempt_id)
-        proxy.lose = 1
-        assert await client.get_next_span_sequence_id(*ids) == 1
         span = span_of(claimed[0])
         proxy.lose = 1
         assert await client.add_span(span) == span
         assert await client.add_span(span) is None
-        proxy.lose = 1
-        assert (await client.add_resources({})).version == 1
-        assert (await server.statistics())["total_resources"] == 1
-        proxy.lose = 1
-        again = await client.start_attempt(ids[0])
-        assert again.attempt.sequence_id == 2
-        assert proxy.lost == 7
+        assert proxy.lost == 4
         await client.close()
 
 
@@ -252,32 +243,6 @@ async def test_a_server_without_heartbeats_of_many_hears_of_one_after_the_other(
     assert {one.worker_id: one.heartbeat_stats for one in found} == {"a": {"n": 1}, "b": {}}
 
 
-async def test_values_come_back_as_they_were_sent(client: LightningStoreClient) -> None:
-    task = {
-        "text": 'ä漢\U0001f600\x00\u2028"\\',
-        "numbers": [0, -1, 2**70, 1.5, 1e-300, math.inf, -math.inf],
-        "nothing": None,
-        "truth": [True, False],
-        "deep": {"a": [{"b": {}}], "": []},
-    }
-    for value in (task, [task], "text", 1.0, None, True):
-        queued = await client.enqueue_rollout(value, metadata={"task": value})
-        back = await client.get_rollout_by_id(queued.rollout_id)
-        assert back is not None
-        assert (queued.input, back.input, back.metadata) == (value, value, {"task": value})
-        assert repr(back.input) == repr(value)
-    not_a_number = await client.enqueue_rollout([math.nan])
-    assert math.isnan(not_a_number.input[0])
-    limits = RolloutConfig(timeout_seconds=1.5, max_attempts=3, retry_condition=["failed", "timeout"])
-    assert (await client.enqueue_rollout("a", config=limits)).config == limits
-    llm = LLM(endpoint="http://x/v1", model="m", sampling_parameters={"temperature": 0.5})
-    proxy = ProxyLLM(endpoint="http://y/v1", model="m", api_key="k")
-    resources = {"llm": llm, "proxy": proxy, "prompt": PromptTemplate(template="{a}", engine="jinja")}
-    added = await client.add_resources(resources)
-    assert added.resources == resources
-    assert type(added.resources["proxy"]) is ProxyLLM
-
-
 async def test_ids_may_hold_any_text(client: LightningStoreClient) -> None:
     for odd in ("a/b", "..", ".", "ä ?#%", "a%2Fb", "x" * 500, "\u2028", "search?"):
         await _use_as_id(client, odd)
@@ -306,7 +271,7 @@ async def test_what_cannot_be_sent_is_named(client: LightningStoreClient) -> Non
         await client.update_worker("w", {"x": b"\xff"})
     circle: list[object] = []
     circle.append(circle)
-    with pytest.raises(ValueError, match="cannot be sent"):
+    with pytest.raises(ValueError, match="cannot be sent, since it is not JSON: it contains itself"):
         await client.start_rollout(circle)
     assert (await client.statistics())["total_rollouts"] == 0
     with pytest.raises(ValueError, match=r"a\[1\].b cannot be sent"):

@@ -22,6 +22,7 @@ from mini_agentic_rl.store.sql.statements import listing_of, page_of, total_of
 from mini_agentic_rl.store.tables import Query, columns_of, conditions
 from mini_agentic_rl.types import LLM, EnqueueRolloutRequest, ResourcesUpdate, RolloutConfig, Span
 
+from .conftest import make_store
 from .postgres import needs_postgres, new_database
 from .test_contract import check_reopened, span_of
 
@@ -165,13 +166,17 @@ async def test_the_statements_of_a_call_find_their_rows_by_an_index(tmp_path: Pa
             assert not [step for step in plan if step.startswith("SCAN agl_")], sql
 
 
-async def test_text_and_numbers_that_the_file_cannot_hold_are_refused_and_change_nothing(tmp_path: Path) -> None:
-    store = SqlLightningStore(tmp_path / "store.db")
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=needs_postgres)])
+async def test_what_a_database_cannot_hold_is_refused_and_changes_nothing(kind: str, tmp_path: Path) -> None:
+    store = make_store(kind, tmp_path)
     claimed = await store.start_rollout("a")
-    for field in ({"name": "broken \ud83d"}, {"sequence_id": 2**70}):
-        with pytest.raises(ValueError, match=r"surrogates|64 bits"):
+    nul = [{"name": "nul \x00"}] if kind == "postgres" else []
+    for field in ({"span_id": "broken \ud83d"}, {"sequence_id": 2**70}, *nul):
+        with pytest.raises(ValueError, match=r"NUL|surrogates|64 bits|range"):
             await store.add_span(span_of(claimed, **field))
-    assert list(await store.query_spans(claimed.rollout_id)) == []
+    stored = span_of(claimed, attributes={"text": "nul \x00 and \ud83d", "number": 2**70})
+    assert await store.add_span(stored) == stored
+    assert list(await store.query_spans(claimed.rollout_id)) == [stored]
     await store.close()
 
 

@@ -271,11 +271,12 @@ def conversations(spans: Sequence[Span], *, shown: int = SHOWN) -> list[Conversa
         for row in TraceToMessages().adapt([span for span in spans if span.attempt_id == attempt]):
             messages = row["messages"]
             names = [_tool_name(tool) for tool in row["tools"] or ()]
-            before = next((i for i, (old, _, _) in enumerate(threads) if _continues(messages, old)), None)
-            if before is None:
-                threads.append((messages, 1, names))
+            for number, (old, calls, _) in enumerate(threads):
+                if len(messages) > len(old) and all(map(_same_message, messages, old)):
+                    threads[number] = (messages, calls + 1, names)
+                    break
             else:
-                threads[before] = (messages, threads[before][1] + 1, names)
+                threads.append((messages, 1, names))
         for messages, calls, names in threads:
             shaped = [_shown_message(message, shown) for message in messages]
             result.append(Conversation(attempt=attempt, messages=shaped, calls=calls, tools=names))
@@ -290,10 +291,6 @@ def text_of(value: Any, shown: int = SHOWN) -> Text:
         value = ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return Text(text=text[:shown], more=max(0, len(text) - shown))
-
-
-def _continues(messages: Sequence[Any], old: Sequence[Any]) -> bool:
-    return len(messages) > len(old) and all(map(_same_message, messages, old))
 
 
 def _same_message(first: Any, second: Any) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
@@ -90,12 +90,8 @@ def _named(url: Any, headers: Any, scheme: str) -> Iterator[None]:
             headers[HEADER] = before
 
 
-def _request(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    return args[0] if args else kwargs["request"]
-
-
 def _httpx_sync(wrapped: Callable[..., Any], transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    request = _request(args, kwargs)
+    request = args[0] if args else kwargs["request"]
     with _named(request.url, request.headers, request.url.scheme):
         return wrapped(*args, **kwargs)
 
@@ -103,7 +99,7 @@ def _httpx_sync(wrapped: Callable[..., Any], transport: Any, args: tuple[Any, ..
 async def _httpx_async(
     wrapped: Callable[..., Awaitable[Any]], transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    request = _request(args, kwargs)
+    request = args[0] if args else kwargs["request"]
     with _named(request.url, request.headers, request.url.scheme):
         return await wrapped(*args, **kwargs)
 

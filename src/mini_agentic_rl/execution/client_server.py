@@ -286,11 +286,12 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         managed = self.managed_store
         if managed is None:
             managed = not isinstance(store, LightningStoreClient)
+        process_label = f"{socket.gethostname()}-{os.getpid()}"  # tells its workers from others of the same store
         if self.role == "runner":
-            self._run_runners(runner, self._client() if managed else store, _label())
+            self._run_runners(runner, self._client() if managed else store, process_label)
             return
         with self._served(store) if managed else contextlib.nullcontext(store) as shared:
-            label = None if managed else _label()
+            label = None if managed else process_label
             if self.role == "algorithm":
                 asyncio.run(_run(algorithm, shared, self.silent_seconds))
             else:
@@ -375,11 +376,6 @@ class ClientServerExecutionStrategy(ExecutionStrategy):
         if wrong:
             allowed = sorted(self.allowed_exit_codes)
             raise RuntimeError(f"{', '.join(wrong)}; allowed_exit_codes are {allowed}")
-
-
-def _label() -> str:
-    """Return a label that distinguishes the workers of this process from others of the same store."""
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 @contextmanager

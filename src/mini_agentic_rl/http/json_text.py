@@ -339,36 +339,45 @@ def encode_in_steps(value: Any) -> bytes:
     return in_steps(value, encode)
 
 
-def in_steps(value: Any, write: Callable[[Any], bytes]) -> bytes:
+def in_steps(value: Any, write: Callable[[Any], bytes], above: tuple[int, ...] = ()) -> bytes:
     """Return the JSON text of a value, written in steps, between which other threads run.
 
     Args:
         value: A value of JSON's types and pydantic models.
         write: Returns the compact JSON text of a part. Its errors are raised.
+        above: The `id` of each value that contains this one.
+
+    Raises:
+        RecursionError: the value contains itself.
     """
     if isinstance(value, str) or size_of(value, AT_ONCE) <= AT_ONCE:
         return write(value)
+    if id(value) in above:
+        raise RecursionError("it contains itself")
+    above = (*above, id(value))
     if isinstance(value, list | tuple):
-        return b"[" + b",".join(_parts_of_list(value, write)) + b"]"
+        return b"[" + b",".join(_parts_of_list(value, write, above)) + b"]"
     if isinstance(value, dict | BaseModel):
-        return b"{" + b",".join(_parts_of_object(dict(value), write)) + b"}"
+        return b"{" + b",".join(_parts_of_object(dict(value), write, above)) + b"}"
     return write(value)
 
 
-def _parts_of_list(value: Sequence[Any], write: Callable[[Any], bytes]) -> Iterator[bytes]:
+def _parts_of_list(value: Sequence[Any], write: Callable[[Any], bytes], above: tuple[int, ...]) -> Iterator[bytes]:
     for start in range(0, len(value), _STEP):
         part = list(value[start : start + _STEP])
         if _NUMBERS.issuperset(map(type, part)) or size_of(part, AT_ONCE) <= AT_ONCE:
             yield write(part)[1:-1]
         else:
-            yield from (in_steps(item, write) for item in part)
+            yield from (in_steps(item, write, above) for item in part)
 
 
-def _parts_of_object(value: Mapping[Any, Any], write: Callable[[Any], bytes]) -> Iterator[bytes]:
+def _parts_of_object(
+    value: Mapping[Any, Any], write: Callable[[Any], bytes], above: tuple[int, ...]
+) -> Iterator[bytes]:
     items = iter(value.items())
     while part := dict(islice(items, _STEP)):
         if size_of(part, AT_ONCE) > AT_ONCE:
             for name, item in part.items():
-                yield write({name: None})[1:-5] + in_steps(item, write)
+                yield write({name: None})[1:-5] + in_steps(item, write, above)
         else:
             yield write(part)[1:-1]

@@ -263,15 +263,14 @@ class FunctionalLitAgent(LitAgent[TaskT]):
         return not self._parameters.isdisjoint(set(_RESOURCE_PARAMETERS) - set(self._defaults))
 
     def rollout(self, task: Any, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        result: RolloutResult = self._func(self._task(task, rollout), **self._arguments(resources, rollout))
+        task = as_annotated(self._func, "task", task, rollout)
+        result: RolloutResult = self._func(task, **self._arguments(resources, rollout))
         return result
 
     async def rollout_async(self, task: Any, resources: NamedResources, rollout: Rollout) -> RolloutResult:
-        result: RolloutResult = await self._func(self._task(task, rollout), **self._arguments(resources, rollout))
+        task = as_annotated(self._func, "task", task, rollout)
+        result: RolloutResult = await self._func(task, **self._arguments(resources, rollout))
         return result
-
-    def _task(self, row: Any, rollout: Rollout) -> Any:
-        return as_annotated(self._func, "task", row, rollout)
 
     def _arguments(self, resources: NamedResources, rollout: Rollout) -> dict[str, Any]:
         arguments: dict[str, Any] = {}

@@ -153,7 +153,9 @@ class Connection:
                     raise LightningStoreError(self._given_up(problem, busy=busy))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-                healthy = await self._is_healthy()
+                if self._health_check is None or self._health_check.done():
+                    self._health_check = asyncio.create_task(self._check_health())
+                healthy = await asyncio.shield(self._health_check)
                 lasting = pause > _PATIENCE_SECONDS and end - time.monotonic() > _LONG_SECONDS
                 if not healthy and lasting and self._answered < begin:
                     self._is_away(problem)
@@ -226,11 +228,6 @@ class Connection:
         if self._away:
             self._away = False
             logger.warning("the store server at %s answers again", self._address)
-
-    async def _is_healthy(self) -> bool:
-        if self._health_check is None or self._health_check.done():
-            self._health_check = asyncio.create_task(self._check_health())
-        return await asyncio.shield(self._health_check)
 
     async def _check_health(self) -> bool:
         try:

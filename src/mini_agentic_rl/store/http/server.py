@@ -152,18 +152,16 @@ class LightningStoreServer(ForwardingStore):
         elif self._client is not None:
             await self._client.close()
 
-    def _target(self) -> LightningStore:
-        if os.getpid() == self._process:
-            return self.store
-        if self._client is None:
-            self._client = LightningStoreClient(self.endpoint, api_key=self._api_key)
-        return self._client
-
     async def _forward(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name in _KEPT_AS_JSON:  # a runner in another process claims it
             signature = inspect.signature(getattr(LightningStore, name))
             encode(dict(signature.bind(None, *args, **kwargs).arguments), "")
-        return await getattr(self._target(), name)(*args, **kwargs)
+        store = self.store
+        if os.getpid() != self._process:
+            if self._client is None:
+                self._client = LightningStoreClient(self.endpoint, api_key=self._api_key)
+            store = self._client
+        return await getattr(store, name)(*args, **kwargs)
 
 
 forward_methods(LightningStoreServer)

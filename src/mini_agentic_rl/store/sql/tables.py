@@ -144,7 +144,7 @@ class SqlTables:
     def insert_rollouts(self, rollouts: Sequence[Rollout]) -> None:
         if not rollouts:
             return
-        end = self._queue_end()
+        end = (self._session.scalar(_LAST_QUEUED) or 0) + 1
         rows = []
         for index, rollout in enumerate(rollouts):
             queued = rollout.status in lifecycle.QUEUED_STATUSES
@@ -158,7 +158,7 @@ class SqlTables:
             queued = new.status in lifecycle.QUEUED_STATUSES
             keeps_place = queued and old.status in lifecycle.QUEUED_STATUSES
             if queued and not keeps_place:
-                move["queue_position"] = self._queue_end()
+                move["queue_position"] = (self._session.scalar(_LAST_QUEUED) or 0) + 1
             statement = _MOVE_QUEUED_ROLLOUT if keeps_place else _MOVE_ROLLOUT
             self._session.run(statement, {"rollout_id": new.rollout_id} | move)
         if content_changed(old, new):
@@ -310,7 +310,3 @@ class SqlTables:
         last = self._session.scalar(_LAST_OUTCOME)
         if last % _FORGOTTEN_AT_ONCE == 0:
             self._session.run(_FORGET_OUTCOMES, {"last": last - MOST_OUTCOMES})
-
-    def _queue_end(self) -> int:
-        last: int | None = self._session.scalar(_LAST_QUEUED)
-        return (last or 0) + 1
