@@ -15,11 +15,10 @@ from typing import Annotated
 import pytest
 from pydantic import Field, ValidationError
 from rich.console import Console
-from typer.testing import CliRunner
 
 import mini_agentic_rl
+from command_line import invoke
 from mini_agentic_rl import MiniGRPO
-from mini_agentic_rl.cli import app
 from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.config import (
     COMMAS,
@@ -228,7 +227,7 @@ def test_a_setting_of_another_name(make, name, message):
     ],
 )
 def test_an_option_of_another_name(command, flag, message):
-    result = CliRunner().invoke(app, [command, flag])
+    result = invoke(command, flag)
     assert result.exit_code == 2
     assert message in " ".join(result.output.replace("│", " ").split())
 

@@ -7,10 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
+from command_line import invoke
 from mini_agentic_rl.algorithm import LOSSES, PRESETS, GRPOSettings
-from mini_agentic_rl.cli import app
 from mini_agentic_rl.commands import TrainConfig
 from mini_agentic_rl.datasets import load_examples, load_task_dataset
 from mini_agentic_rl.environments import load_recipe
@@ -86,7 +85,7 @@ def rhyming(folder: Path):
 
 
 def listed(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["plugins", *arguments])
+    result = invoke("plugins", *arguments)
     assert result.exit_code == 0
     return result.stdout
 

@@ -18,10 +18,9 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import mini_agentic_rl
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.commands.config_file import as_yaml, read_config
 from mini_agentic_rl.config import Settings
 from mini_agentic_rl.errors import UserError
@@ -129,7 +128,7 @@ async def test_the_key_of_a_resource_leaves_the_store_to_who_may_ask_it_alone(
     for command in (["rollouts", "list"], ["rollouts", "show", rollout.rollout_id], ["workers"]):
         for options in ([], ["--json"]):
             words = [*command, *options, "--store", str(tmp_path / "store.db")]
-            shown = await asyncio.to_thread(CliRunner().invoke, app, words)
+            shown = await asyncio.to_thread(invoke, *words)
             assert shown.exit_code == 0
             assert KEY not in shown.output
     told = capfd.readouterr()

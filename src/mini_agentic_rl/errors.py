@@ -72,6 +72,11 @@ def log_failure(logger: logging.Logger, error: BaseException, what: str) -> None
         logger.error("%s", what, exc_info=error)
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its type."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def fit_for_future(error: BaseException, what: str) -> BaseException:
     """Return an error that a future can carry: `set_exception` refuses a StopIteration."""
     if not isinstance(error, StopIteration):

@@ -193,6 +193,29 @@ def load_object(name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+def object_named(name: str, kind: Kind, *, setting: str, known: str) -> Any:
+    """Return the object `module:name` of a user, or a plugin; a class is called without arguments.
+
+    Args:
+        kind: the plugins among which a name without a colon is searched.
+        setting: name of the setting, for errors.
+        known: possible names, as a list in words, for errors.
+
+    Raises:
+        UserError: there is none of this name, or it cannot be imported or created.
+    """
+    plugin = None if ":" in name else load_plugin(kind, name, setting=setting)
+    if ":" not in name and plugin is None:
+        raise UserError(f"{name!r} is unknown: give {known}{or_plugin(kind)}", setting=setting)
+    try:
+        loaded = load_object(name) if plugin is None else plugin
+        return loaded() if isinstance(loaded, type) else loaded
+    except UserError:
+        raise
+    except Exception as error:  # the user's module may raise anything
+        raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting=setting) from error
+
+
 def or_plugin(kind: Kind) -> str:
     """Return the names that plugins offer, to end the error message about an unknown name; empty without plugins."""
     names = plugin_names(kind)

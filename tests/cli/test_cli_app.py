@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
-from typer.testing import CliRunner
 
+from command_line import invoke
 from mini_agentic_rl import __version__
-from mini_agentic_rl.cli import app
-from mini_agentic_rl.commands import EvalSettings
 from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.trainer import RunFolder, what_next
 from mini_agentic_rl.trainer.statistics import accuracy_row
@@ -20,47 +17,25 @@ from mini_agentic_rl.trainer.statistics import accuracy_row
 SUMMARY = {"accuracy": [accuracy_row("before", 10, 200), accuracy_row("after RL", 150, 200)]}
 
 
-@pytest.fixture
-def jobs(monkeypatch):
-    """Jobs that record their settings, in place of the real ones, which load a model."""
-    seen = []
-
-    def job(settings):
-        seen.append(settings)
-        return SUMMARY
-
+def test_train_hands_its_settings_to_the_job_and_shows_the_accuracies(monkeypatch, tmp_path):
+    job = Mock(return_value=SUMMARY)
     monkeypatch.setattr("mini_agentic_rl.commands.train.train_job", job)
-    monkeypatch.setattr("mini_agentic_rl.commands.evaluate.eval_job", job)
-    return seen
-
-
-def _invoke(*arguments: str):
-    return CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "TERM": "dumb"})
-
-
-def test_train_hands_its_settings_to_the_job_and_shows_the_accuracies(jobs, tmp_path):
     (tmp_path / "adapter").mkdir()
-    result = _invoke("train", "--output-dir", str(tmp_path), "--samples-per-prompt", "4", "--model", "some/model")
+    result = invoke("train", "--output-dir", str(tmp_path), "--samples-per-prompt", "4", "--model", "some/model")
     assert result.exit_code == 0, result.output
-    assert jobs == [TrainConfig(output_dir=tmp_path, samples_per_prompt=4, model="some/model").completed()]
+    job.assert_called_once_with(TrainConfig(output_dir=tmp_path, samples_per_prompt=4, model="some/model").completed())
     assert "75.0 %" in result.stdout
     assert f"wrote {tmp_path / 'adapter'}" in result.stdout
     assert f"wrote {tmp_path / 'report.html'}" not in result.stdout
     assert result.stdout.splitlines()[-3:] == what_next(RunFolder(tmp_path))
 
 
-def test_json_output_is_nothing_but_the_summary(jobs):
-    result = _invoke("eval", "--json", "--samples", "4", "--adapter", "a/b")
-    assert json.loads(result.stdout) == SUMMARY
-    assert jobs == [EvalSettings(json_output=True, samples=4, adapter=Path("a/b"))]
-
-
 def test_version_and_models(monkeypatch, tmp_path):
-    lines = _invoke("version").stdout.splitlines()
+    lines = invoke("version").stdout.splitlines()
     assert lines[0] == f"mini-agentic-rl {__version__}"
     assert [line.split()[0] for line in lines[1:]] == ["python", "torch", "transformers", "peft"]
     monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path))
-    assert "mini-agentic-rl models pull" in _invoke("models", "list").stdout
+    assert "mini-agentic-rl models pull" in invoke("models", "list").stdout
 
 
 def test_help_needs_no_torch_and_little_time():

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.datasets import load_examples
 
 RAW = [
@@ -24,10 +23,6 @@ def raw(tmp_path: Path) -> Path:
     path = tmp_path / "raw.jsonl"
     path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in RAW) + "\nbroken\n", encoding="utf-8")
     return path
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "160", "TERM": "dumb"})
 
 
 def test_a_raw_file_is_converted_and_what_was_left_out_is_shown(raw: Path, tmp_path: Path) -> None:

@@ -12,17 +12,12 @@ from pathlib import Path
 
 import pytest
 from recorded import add_rollout
-from typer.testing import CliRunner
 
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.store import SqlLightningStore
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2Jbye\u202e"
 TOOL = json.dumps([{"type": "function", "function": {"name": "calculator", "parameters": {}}}])
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, arguments, env={"COLUMNS": "160", "TERM": "dumb"})
 
 
 def row(step, **changes):
@@ -72,7 +67,7 @@ def files_of(folder):
 
 def test_the_doctor_names_the_fault_the_option_and_a_rollout_and_ends_with_status_1(idle):
     before = files_of(idle)
-    result = invoke("doctor", str(idle))
+    result = invoke("doctor", idle)
     assert result.exit_code == 1, result.stderr
     assert "idle: looked at 8 steps, 0 measurements, 20 of its newest rollouts" in result.stdout
     assert "Most groups teach nothing: in 20 of 20 groups of the last 5 steps" in result.stdout
@@ -81,7 +76,7 @@ def test_the_doctor_names_the_fault_the_option_and_a_rollout_and_ends_with_statu
     shown = re.search(r"agl (rollouts show \S+ --store \S+)", result.stdout)
     assert shown is not None
     assert invoke(*shown[1].split()).exit_code == 0
-    report = json.loads(invoke("doctor", str(idle), "--json").stdout)
+    report = json.loads(invoke("doctor", idle, "--json").stdout)
     assert {finding["rule"] for finding in report["findings"]} == {"equal_rewards", "no_tool_calls"}
     assert "sft_examples" in report["findings"][0]["settings"]
     assert "slow_tail" in report["healthy"]
@@ -93,18 +88,18 @@ def test_a_run_whose_store_is_of_a_newer_version_is_looked_at_by_its_metrics(tmp
     with sqlite3.connect(folder / "rollouts.db") as store:
         store.execute("UPDATE agl_schema SET version = 99")
     for command in (["doctor"], ["watch", "--once"], ["report"]):
-        result = invoke(*command, str(folder))
+        result = invoke(*command, folder)
         assert result.exit_code == 0, result.output
-    assert "its rollouts were left out: the store" in invoke("doctor", str(folder)).stdout
+    assert "its rollouts were left out: the store" in invoke("doctor", folder).stdout
 
 
 def test_a_healthy_run_ends_with_status_0(tmp_path):
     rows = [row(step, rollout__tool_calls=1.0, rollout__count=32) for step in range(1, 9)]
-    result = invoke("doctor", str(make_run(tmp_path / "fine", rows)))
+    result = invoke("doctor", make_run(tmp_path / "fine", rows))
     assert result.exit_code == 0, result.stdout
     assert "no fault was found (rules: no_reward, " in result.stdout
     warm_up = [{"time": 1.0, "phase": "SFT", "step": 1, "sft/loss": 2.0}]
-    result = invoke("doctor", str(make_run(tmp_path / "new", warm_up, rollouts=0)))
+    result = invoke("doctor", make_run(tmp_path / "new", warm_up, rollouts=0))
     assert result.exit_code == 0
     assert "there is no step of reinforcement learning yet" in result.stdout
 
@@ -112,19 +107,19 @@ def test_a_healthy_run_ends_with_status_0(tmp_path):
 def test_a_folder_without_a_run_is_one_line(tmp_path):
     for command in ("doctor", "watch", "report"):
         for folder in (tmp_path, tmp_path / "none"):
-            result = invoke(command, str(folder))
+            result = invoke(command, folder)
             assert result.exit_code == 2, (command, result.output)
             assert len(result.stderr.splitlines()) == 1
 
 
 def test_watch_shows_each_step_once_and_ends_with_the_run(idle):
-    once = invoke("watch", "--once", str(idle))
+    once = invoke("watch", "--once", idle)
     assert once.exit_code == 0, once.output
     assert "idle: finished  reinforcement learning  step 8 of 8  rollouts: 20 succeeded" in once.stdout
     assert "before" in once.stdout
     assert "25.0 %" in once.stdout
     assert "Most groups teach nothing" in once.stdout
-    result = invoke("watch", str(idle), "--poll-seconds", "0.01")
+    result = invoke("watch", idle, "--poll-seconds", "0.01")
     assert result.exit_code == 0, result.output
     assert [line.split()[1] for line in result.stdout.splitlines() if line.startswith("step ")] == list("12345678")
     assert result.stdout.count("doctor: Most groups teach nothing") == 1
@@ -137,31 +132,31 @@ def test_watch_knows_whether_somebody_still_writes(tmp_path, pid, state):
     if pid is not None:
         held = {"pid": os.getpid() if pid == "me" else 2**22 + 1, "host": socket.gethostname(), "since": "now"}
         (folder / ".lock").write_text(json.dumps(held))
-    assert f"cut: {state}" in invoke("watch", "--once", str(folder)).stdout
+    assert f"cut: {state}" in invoke("watch", "--once", folder).stdout
 
 
 def test_report_writes_the_page_of_a_run_that_has_not_ended(tmp_path):
     folder = make_run(tmp_path / "cut", [row(1), row(2)], finished=False, rollouts=1)
-    assert invoke("report", str(folder)).exit_code == 0
+    assert invoke("report", folder).exit_code == 0
     page = (folder / "report.html").read_text()
     assert "25.0 %" in page
     assert "What the doctor says" in page
     target = tmp_path / "page.html"
-    assert invoke("report", str(folder), "--output", str(target)).stdout.strip() == f"wrote {target}"
+    assert invoke("report", folder, "--output", target).stdout.strip() == f"wrote {target}"
     assert "<svg" in target.read_text()
-    result = invoke("report", str(folder), "--output", str(tmp_path / "none" / "page.html"))
+    result = invoke("report", folder, "--output", tmp_path / "none" / "page.html")
     assert result.exit_code == 2
     assert "none/page.html cannot be written" in result.stderr
 
 
 def test_a_rollout_is_shown_with_what_was_said_and_steers_no_terminal(idle):
-    listed = json.loads(invoke("rollouts", "list", "--store", str(idle), "--limit", "1", "--json").stdout)
-    result = invoke("rollouts", "show", listed[0]["rollout_id"], "--store", str(idle))
+    listed = json.loads(invoke("rollouts", "list", "--store", idle, "--limit", "1", "--json").stdout)
+    result = invoke("rollouts", "show", listed[0]["rollout_id"], "--store", idle)
     assert result.exit_code == 0, result.stderr
     assert "Conversation, 1 LLM call, tools: calculator" in result.stdout
     assert result.stdout.index("system") < result.stdout.index("Use the tool.") < result.stdout.index("[red]3[/red]")
     assert "\x1b" not in result.stdout
     assert "\u202e" not in result.stdout
     assert "\\x1b]0;owned" in result.stdout
-    silent = invoke("rollouts", "show", listed[0]["rollout_id"], "--store", str(idle), "--no-conversation")
+    silent = invoke("rollouts", "show", listed[0]["rollout_id"], "--store", idle, "--no-conversation")
     assert "Use the tool." not in silent.stdout

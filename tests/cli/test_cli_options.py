@@ -11,7 +11,7 @@ import typer
 from pydantic import Field, model_validator
 from typer.testing import CliRunner
 
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.commands.config_file import as_yaml
 from mini_agentic_rl.commands.options import read_settings, settings_command
 from mini_agentic_rl.commands.train_config import TrainConfig
@@ -128,7 +128,7 @@ def test_what_a_run_folder_keeps_and_what_is_printed_are_such_files(tmp_path):
 def test_a_command_prints_its_settings_and_does_nothing_else(tmp_path):
     path = _file(tmp_path, "run.yaml", "lora_r: 4\npatience: 3\n")
     options = ["--total-steps", "2", "--kl-coef", "0.5", "--difficulty", "1,3", "--loggers", "console,tensorboard"]
-    result = CliRunner().invoke(app, ["train", "--config", str(path), *options, "--print-config"])
+    result = invoke("train", "--config", path, *options, "--print-config")
     assert result.exit_code == 0
     assert "# Model\n" in result.stdout
     lines = result.stdout.splitlines()
@@ -138,7 +138,7 @@ def test_a_command_prints_its_settings_and_does_nothing_else(tmp_path):
 
 
 def test_a_setting_without_an_option_is_refused_on_the_command_line():
-    refused = CliRunner().invoke(app, ["train", "--patience", "3"], env={"COLUMNS": "200"})
+    refused = invoke("train", "--patience", "3")
     assert refused.exit_code == 2
     assert "give patience in a file of --config" in refused.output
 
@@ -157,7 +157,7 @@ def test_a_setting_without_an_option_is_refused_on_the_command_line():
 )
 def test_what_a_file_gets_wrong_is_one_line_that_names_it(text, complaint, tmp_path):
     path = _file(tmp_path, "run.yaml", text)
-    result = CliRunner().invoke(app, ["train", "--config", str(path)])
+    result = invoke("train", "--config", path)
     assert result.exit_code == 2
     assert complaint in result.stderr
     assert result.stderr.count("\n") == 1

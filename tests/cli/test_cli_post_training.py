@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import json
 
-from typer.testing import CliRunner
-
-from mini_agentic_rl.cli import app
+from command_line import run
 
 SMALL = (
     *("--dataset", "arithmetic", "--max-samples", "6", "--num-epochs", "1", "--batch-size", "4"),
     *("--device", "cpu", "--dtype", "float32", "--max-length", "900"),
 )
-
-
-def run(*arguments):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 def test_stages_follow_each_other_by_their_folders(tiny_folder, tmp_path):

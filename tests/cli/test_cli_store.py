@@ -9,21 +9,16 @@ from pathlib import Path
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.store import LightningStore, SqlLightningStore
 from mini_agentic_rl.store.http.client import LightningStoreClient
 from mini_agentic_rl.types import Span
 from processes import PythonProcess
 
 
-def _invoke(*arguments: str, **environment: str):
-    return CliRunner().invoke(app, arguments, env={"COLUMNS": "200", "TERM": "dumb", **environment})
-
-
 def _json(*arguments: str):
-    result = _invoke(*arguments, "--json")
+    result = invoke(*arguments, "--json")
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
 
@@ -66,7 +61,7 @@ def filled(tmp_path: Path) -> tuple[str, dict[str, str]]:
 
 def test_rollouts_are_listed_newest_first_with_the_reason_of_a_failure(filled) -> None:
     store, ids = filled
-    result = _invoke("rollouts", "list", "--store", store)
+    result = invoke("rollouts", "list", "--store", store)
     assert result.exit_code == 0, result.stderr
     places = [result.stdout.index(text) for text in (ids["waiting"], ids["bad"], "KeyError", ids["good"], "1 + 1")]
     assert places == sorted(places)
@@ -85,7 +80,7 @@ def test_the_filters_of_the_list(filled) -> None:
     assert listed("--status", "failed", "--status", "queuing") == [ids["waiting"], ids["bad"]]
     assert listed("--mode", "train") == [ids["waiting"], ids["good"]]
     assert listed("--mode", "train", "--limit", "1") == [ids["waiting"]]
-    assert "1 of 3 rollouts" in _invoke("rollouts", "list", "--store", store, "--limit", "1").stdout
+    assert "1 of 3 rollouts" in invoke("rollouts", "list", "--store", store, "--limit", "1").stdout
 
 
 def test_one_rollout_is_shown_with_its_attempts_and_its_reward(filled) -> None:
@@ -93,7 +88,7 @@ def test_one_rollout_is_shown_with_its_attempts_and_its_reward(filled) -> None:
     shown = _json("rollouts", "show", ids["good"], "--store", store)
     assert (shown["status"], shown["reward"], shown["input"]) == ("succeeded", 0.75, {"question": "1 + 1"})
     assert [(attempt["sequence_id"], attempt["spans"]) for attempt in shown["attempts"]] == [(1, 2)]
-    text = _invoke("rollouts", "show", ids["bad"][-8:], "--store", store).stdout
+    text = invoke("rollouts", "show", ids["bad"][-8:], "--store", store).stdout
     assert ids["bad"] in text
     assert "the agent: KeyError: 'x'" in text
 
@@ -103,21 +98,21 @@ def test_failed_rollouts_are_tried_again_as_new_ones(filled) -> None:
     (again,) = _json("rollouts", "retry", "--store", store)
     assert again["metadata"]["retry_of"] == ids["bad"]
     assert (again["status"], again["input"], again["mode"]) == ("queuing", {"question": "1 + 2"}, "val")
-    assert "no failed rollout is left" in _invoke("rollouts", "retry", "--store", store).stdout
-    refused = _invoke("rollouts", "retry", ids["good"], "--store", store)
+    assert "no failed rollout is left" in invoke("rollouts", "retry", "--store", store).stdout
+    refused = invoke("rollouts", "retry", ids["good"], "--store", store)
     assert refused.exit_code == 2
     assert refused.stderr == f"error: rollout {ids['good']} is succeeded: only a failed rollout can be tried again\n"
 
 
 def test_spans_are_shown_in_order_and_unmarked(filled) -> None:
     store, ids = filled
-    result = _invoke("spans", "show", ids["good"], "--store", store)
+    result = invoke("spans", "show", ids["good"], "--store", store)
     assert "[red]2[/red]" in result.stdout
     assert result.stdout.index("openai.chat") < result.stdout.index("agentlightning.annotation")
     spans = _json("spans", "show", ids["good"], "--attempt", "1", "--store", store)
     assert [span["sequence_id"] for span in spans] == [1, 2]
     assert spans[0]["attributes"]["logprobs"] == [None]
-    missing = _invoke("spans", "show", ids["good"], "--attempt", "7", "--store", store)
+    missing = invoke("spans", "show", ids["good"], "--attempt", "7", "--store", store)
     assert missing.exit_code == 2
     assert missing.stderr.startswith("error: --attempt 7: ")
 
@@ -125,7 +120,7 @@ def test_spans_are_shown_in_order_and_unmarked(filled) -> None:
 def test_workers_are_listed(filled) -> None:
     (worker,) = _json("workers", "--store", filled[0])
     assert (worker["worker_id"], worker["status"]) == ("worker-1", "idle")
-    assert "worker-1" in _invoke("workers", "--store", filled[0]).stdout
+    assert "worker-1" in invoke("workers", "--store", filled[0]).stdout
 
 
 @pytest.mark.parametrize(
@@ -146,7 +141,7 @@ def test_what_cannot_be_done_is_told_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("AGL_API_KEY", raising=False)
-    result = _invoke(*arguments)
+    result = invoke(*arguments)
     assert result.exit_code == 2
     assert complaint.replace("api_key", "key") in result.stderr.replace("api_key", "key").replace("api-key", "key")
     assert result.stderr.count("\n") == 1
@@ -156,10 +151,10 @@ def test_what_cannot_be_done_is_told_in_one_line(
 def test_a_rollout_that_is_not_there_is_told_in_one_line(filled) -> None:
     store, _ = filled
     for arguments in (["rollouts", "show"], ["spans", "show"], ["rollouts", "retry"]):
-        result = _invoke(*arguments, "ro-none", "--store", store)
+        result = invoke(*arguments, "ro-none", "--store", store)
         assert result.exit_code == 2
         assert result.stderr.startswith("error: ROLLOUT ro-none: the store holds no such rollout")
-    assert "3 rollouts have this in their id" in _invoke("rollouts", "show", "ro-", "--store", store).stderr
+    assert "3 rollouts have this in their id" in invoke("rollouts", "show", "ro-", "--store", store).stderr
 
 
 def test_a_served_file_has_a_key_limits_and_an_origin_and_stops_at_ctrl_c(tmp_path: Path) -> None:
@@ -180,11 +175,11 @@ def test_a_served_file_has_a_key_limits_and_an_origin_and_stops_at_ctrl_c(tmp_pa
 
         ids = asyncio.run(fill())
         environment = {"AGL_SERVER_HOST": "127.0.0.1", "AGL_SERVER_PORT": port}
-        shown = _invoke("rollouts", "list", "--json", "--api-key", "secret", **environment)
+        shown = invoke("rollouts", "list", "--json", "--api-key", "secret", **environment)
         assert [rollout["rollout_id"] for rollout in json.loads(shown.stdout)] == list(ids.values())[::-1]
         for refused, word in (
-            (_invoke("rollouts", "list", "--store", address, "--api-key", "wrong"), "key"),
-            (_invoke("store", "--port", port), port),
+            (invoke("rollouts", "list", "--store", address, "--api-key", "wrong"), "key"),
+            (invoke("store", "--port", port), port),
         ):
             assert refused.exit_code == 2
             assert word in refused.stderr

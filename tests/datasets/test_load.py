@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import reasoning_gym
-from typer.testing import CliRunner
 
 import datasets
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.datasets import (
     DatasetError,
     load_examples,
@@ -174,21 +173,18 @@ def test_splits_are_compared_with_all_before_them_and_short_questions_count_whol
 
 
 def test_the_command_counts_a_leak_and_finds_none_of_whole_questions_in_generated_tasks(tmp_path):
-    def invoke(*arguments):
-        return CliRunner().invoke(app, ["dataset", *map(str, arguments)], env={"COLUMNS": "160", "TERM": "dumb"})
-
     for split, questions in (("train", SEEN), ("test", [SEEN[0], "Something else entirely?"])):
         rows = [json.dumps({"question": question, "answer": "1"}) for question in questions]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(rows))
     (tmp_path / "validation.jsonl").write_text(json.dumps({"question": "Another?", "answer": "1"}))
-    found = json.loads(invoke(tmp_path, "--check-splits", "--json").stdout)
+    found = json.loads(invoke("dataset", tmp_path, "--check-splits", "--json").stdout)
     leaks = {(row["seen"], row["asked"]): row["same"] for row in found["overlaps"]}
     assert leaks == {("train", "val"): 0, ("train", "test"): 1, ("val", "test"): 0}
-    shown = invoke("arithmetic:1", "--check-splits", "--max-samples", 40)
+    shown = invoke("dataset", "arithmetic:1", "--check-splits", "--max-samples", 40)
     assert shown.exit_code == 0, shown.output
     assert "train 40, val 40, test 40, transfer 40" in shown.stdout
-    guesses = json.loads(invoke("guess", "--check-splits", "--max-samples", 20, "--json").stdout)
+    guesses = json.loads(invoke("dataset", "guess", "--check-splits", "--max-samples", 20, "--json").stdout)
     assert ("train", "transfer", 0) in {(row["seen"], row["asked"], row["same"]) for row in guesses["overlaps"]}
     (tmp_path / "one.jsonl").write_text(json.dumps({"question": "Only one?", "answer": "1"}))
-    alone = invoke(tmp_path / "one.jsonl", "--check-splits")
+    alone = invoke("dataset", tmp_path / "one.jsonl", "--check-splits")
     assert (alone.exit_code, alone.stderr.count("\n")) == (2, 1)

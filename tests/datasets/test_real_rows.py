@@ -214,8 +214,8 @@ def test_content_blocks_of_anthropic_are_thought_text_calls_and_results(tmp_path
 def in_every_file_type(tmp_path: Path, record: dict[str, str]) -> list[Path]:
     paths = [write_jsonl(tmp_path / "rows.jsonl", [record]), tmp_path / "rows.json", tmp_path / "rows.csv",
              tmp_path / "rows.parquet"]  # fmt: skip
-    paths[1].write_text(json.dumps([record]))
-    with paths[2].open("w", encoding="utf-8", newline="") as file:
+    paths[1].write_text(json.dumps({"data": [record]}))
+    with paths[2].open("w", encoding="utf-8-sig", newline="") as file:
         writer = csv.DictWriter(file, list(record))
         writer.writeheader()
         writer.writerow(record)
@@ -241,7 +241,7 @@ def in_every_file_type(tmp_path: Path, record: dict[str, str]) -> list[Path]:
                        '[{"role": "user", "content": "x"}]')),
         *(({"prompt": text, "completion": "c"}, "sft", "messages", [{"role": "user", "content": text}, chat()[1]])
           for text in ('[{"name": "a"}]', '{"a": 1}', "[x]")),
-        ({"question": "p", "answer": '{"a": 1}'}, "rl", "answer", '{"a": 1}'),
+        ({"question": "p", "answer": '{"数": 1}'}, "rl", "answer", '{"数": 1}'),
     ],
 )  # fmt: skip
 def test_json_text_means_the_same_in_every_file_type(

@@ -87,11 +87,6 @@ def test_the_gaia_agent_is_trained_on_a_local_copy(brief, tmp_path):
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
 
 
-def test_a_copy_of_gaia_that_is_not_there_is_named(tmp_path):
-    _, errors = run_python(EXAMPLES / "train_gaia_agent.py", "--data-dir", str(tmp_path), expect=1)
-    assert f"data_dir: {tmp_path} holds no metadata.jsonl" in errors.splitlines()[-1]
-
-
 def test_grpo_fits_on_a_page_and_trains_from_there(tiny_folder, monkeypatch, capsys):
     page = EXAMPLES / "grpo_from_scratch.py"
     assert len(page.read_text().splitlines()) <= 150

@@ -8,10 +8,9 @@ import os
 import socket
 
 import pytest
-from typer.testing import CliRunner
 
+from command_line import run
 from mini_agentic_rl.algorithm import checkpoint
-from mini_agentic_rl.cli import app
 
 SMALL = (
     *("--eval-size", "1", "--sft-examples", "0", "--total-steps", "1", "--tasks-per-step", "1"),
@@ -42,14 +41,6 @@ class NeedsArguments(LitAgent):
 class NoAgent:
     pass
 """
-
-
-def run(*arguments):
-    """Return exit code, standard output and standard error of a command."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 def refused(*arguments):

@@ -7,9 +7,8 @@ import socket
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.commands import checkup
 from mini_agentic_rl.commands.checkup import ports
 from mini_agentic_rl.commands.speed_test import Speed, measure_speed, minutes_of_train, save_speed, saved_speed
@@ -93,7 +92,7 @@ def test_the_speed_test_samples_and_learns():
 
 
 def test_the_command_without_a_run_prints_every_check():
-    result = CliRunner().invoke(app, ["doctor", "--no-speed-test", "--json"], env={"COLUMNS": "160"})
+    result = invoke("doctor", "--no-speed-test", "--json")
     report = json.loads(result.stdout)
     assert result.exit_code == int(report["faults"] > 0)
     assert {check["name"] for check in report["installation"]} > {"Python", "Packages", "torch", "Ports"}

@@ -10,11 +10,10 @@ import time
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
+from command_line import invoke
 from mini_agentic_rl.algorithm import measure
 from mini_agentic_rl.algorithm.grpo import GRPOObjective
-from mini_agentic_rl.cli import app
 from mini_agentic_rl.commands import train
 from mini_agentic_rl.commands.train_config import TrainConfig
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
@@ -51,13 +50,13 @@ def test_a_terminated_command_leaves_a_checkpoint_and_is_resumed(tiny_folder, tm
 
     with monkeypatch.context() as patch:
         patch.setattr(GRPOObjective, "update", terminated_update)
-        terminated = CliRunner().invoke(app, ["train", *options])
+        terminated = invoke("train", *options)
     assert (terminated.exit_code, terminated.stdout) == (143, ""), terminated.stderr
     assert "terminated; the same command with --resume goes on from the last checkpoint" in terminated.stderr
     newest = max(_checkpoints(folder).values())
     assert 2 <= newest < steps
 
-    resumed = CliRunner().invoke(app, ["train", *options, "--resume", "--json"])
+    resumed = invoke("train", *options, "--resume", "--json")
     assert f"resumed after step {newest}" in resumed.stderr
     assert json.loads(resumed.stdout)["steps"] == steps
     rows = read_metrics(folder / "metrics.jsonl")

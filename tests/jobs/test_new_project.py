@@ -5,23 +5,18 @@ from __future__ import annotations
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.commands import TrainConfig, train_job
 
 FILES = ["README.md", "agent.py", "reward.py", "tasks/test.jsonl", "tasks/train.jsonl", "test_agent.py", "train.yaml"]
-
-
-def typed(*words):
-    return CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """Return the folder of a project that the command has written."""
     folder = tmp_path_factory.mktemp("projects") / "my-agent"
-    result = typed("new", str(folder))
+    result = invoke("new", folder)
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[-1] == f"next: cd {folder} && mini-agentic-rl train --config train.yaml"
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == FILES
@@ -41,7 +36,7 @@ def inside(project, monkeypatch):
 
 
 def test_the_project_trains_as_it_is(inside, tiny_folder):
-    read = typed("train", "--config", "train.yaml", "--model", tiny_folder, "--print-config")
+    read = invoke("train", "--config", "train.yaml", "--model", tiny_folder, "--print-config")
     assert read.exit_code == 0, read.output
     small = {"total_steps": 1, "tasks_per_step": 1, "samples_per_prompt": 2, "max_new_tokens": 4, "eval_size": 2}
     config = TrainConfig(
@@ -52,18 +47,19 @@ def test_the_project_trains_as_it_is(inside, tiny_folder):
     assert (inside / "outputs" / "run" / "adapter").is_dir()
 
 
-def test_the_tests_of_the_project_pass(inside):
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(inside), "-c", "/dev/null"]
+def test_the_tests_of_the_project_pass(inside, monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they need none, and looking for them takes a second
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(inside), "-c", "/dev/null"]
     assert pytest.main([*options, str(inside)]) == 0
 
 
 def test_only_a_new_or_an_empty_folder_is_taken(tmp_path):
-    assert typed("new", str(tmp_path)).exit_code == 0
-    assert typed("new", str(tmp_path / "a" / "b`c")).exit_code == 0
+    assert invoke("new", tmp_path).exit_code == 0
+    assert invoke("new", tmp_path / "a" / "b`c").exit_code == 0
     assert (tmp_path / "a" / "b`c" / "README.md").read_text().startswith("# b c\n")
     before = sorted(tmp_path.rglob("*"))
-    refused = typed("new", str(tmp_path))
+    refused = invoke("new", tmp_path)
     assert refused.exit_code == 2
     assert "is not empty" in refused.output
-    assert "is a file" in typed("new", str(tmp_path / "agent.py")).output
+    assert "is a file" in invoke("new", tmp_path / "agent.py").output
     assert sorted(tmp_path.rglob("*")) == before

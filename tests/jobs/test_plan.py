@@ -7,9 +7,8 @@ import runpy
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.commands import PlanSettings, TrainConfig
 from mini_agentic_rl.commands.planning import apply_preset, plan_job, read_size
 from mini_agentic_rl.errors import UserError
@@ -42,7 +41,7 @@ def test_a_text_that_is_no_size_is_refused(text):
 
 
 def test_the_plan_adds_up_and_names_the_options_of_train(model):
-    result = CliRunner().invoke(app, ["plan", "--model", model, "--vram", "4GB", "--json"])
+    result = invoke("plan", "--model", model, "--vram", "4GB", "--json")
     assert result.exit_code == 0
     plan = json.loads(result.stdout)
     phases = {
@@ -51,7 +50,7 @@ def test_the_plan_adds_up_and_names_the_options_of_train(model):
     }
     assert plan["peak_bytes"] == phases["always"] + max(phases["sampling"], phases["learning"])
     assert f"--model {model}" in plan["options"]
-    shown = CliRunner().invoke(app, ["plan", "--model", model, "--device", "cpu"])
+    shown = invoke("plan", "--model", model, "--device", "cpu")
     assert "activations of learning" in shown.stdout
     assert "mini-agentic-rl train --model" in shown.stdout
     with pytest.raises(UserError, match="vram: 1MB: the smallest settings need"):

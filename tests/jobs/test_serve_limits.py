@@ -8,16 +8,11 @@ from functools import partial
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.commands import serve
 from mini_agentic_rl.commands.serve import ServeSettings
 from mini_agentic_rl.http import RequestLimits
-
-
-def _invoke(*arguments):
-    return CliRunner().invoke(app, ["serve", *map(str, arguments)])
 
 
 def test_keys_and_bounds_of_requests_are_options(tmp_path, monkeypatch):
@@ -31,10 +26,10 @@ def test_keys_and_bounds_of_requests_are_options(tmp_path, monkeypatch):
 
     monkeypatch.setattr(serve, "open_server", open_server)
     (tmp_path / "keys").write_text("three\n\n  four  \n", encoding="utf-8")
-    _invoke("--api-key", "one", "--api-key", "two", "--api-key-file", tmp_path / "keys")
+    invoke("serve", "--api-key", "one", "--api-key", "two", "--api-key-file", tmp_path / "keys")
     server = opened[0].server
     assert serve.accepted_keys(server.api_key, server.api_key_file) == ["one", "two", "three", "four"]
-    _invoke("--max-requests-per-minute", 60, "--max-concurrent-requests", 4, "--max-body-bytes", 1000)
+    invoke("serve", "--max-requests-per-minute", 60, "--max-concurrent-requests", 4, "--max-body-bytes", 1000)
     assert opened[1].limits == RequestLimits(max_requests_per_minute=60, max_concurrent_requests=4, max_body_bytes=1000)
     assert opened[1].server.api_key == []
 
@@ -44,7 +39,7 @@ def test_a_file_without_keys_opens_no_server(tmp_path, content, complaint):
     path = tmp_path / "keys"
     if content is not None:
         path.write_text(content, encoding="utf-8")
-    result = _invoke("--api-key-file", path)
+    result = invoke("serve", "--api-key-file", path)
     assert result.exit_code == 2
     assert result.stderr.startswith("error: --api-key-file: ")
     assert complaint in result.stderr

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+from command_line import invoke
 from mini_agentic_rl.algorithm import MiniPPO
-from mini_agentic_rl.cli import app
 from mini_agentic_rl.commands.options import read_settings
 from mini_agentic_rl.commands.train import make_algorithm
 from mini_agentic_rl.commands.train_config import TrainConfig, with_agent_defaults
@@ -32,7 +31,7 @@ def test_the_side_of_a_training_alone_meets_the_other_at_a_store_server(role, mo
 
 
 def _printed(*arguments):
-    result = CliRunner().invoke(app, ["train", *arguments, "--print-config"])
+    result = invoke("train", *arguments, "--print-config")
     assert result.exit_code == 0, result.stderr
     return result.stdout
 

@@ -12,9 +12,8 @@ from gguf import GGUFReader
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
-from typer.testing import CliRunner
 
-from mini_agentic_rl.cli import app
+from command_line import invoke
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER
 from mini_agentic_rl.post_training import ExportSettings, export
@@ -71,7 +70,7 @@ def _settings(adapter=None, **changes):
 
 def test_the_spelling_of_ms_swift_merges(adapter, tiny_folder, tmp_path):
     arguments = ["--model", tiny_folder, "--adapters", str(adapter), "--merge-lora", "true", "--device", "cpu"]
-    shown = CliRunner().invoke(app, ["export", *arguments, "--output-dir", str(tmp_path / "merged")])
+    shown = invoke("export", *arguments, "--output-dir", tmp_path / "merged")
     assert shown.exit_code == 0, shown.output
     assert "greedy tokens the same" in shown.stdout
     assert f"wrote {tmp_path / 'merged'}" in shown.stdout
@@ -155,6 +154,6 @@ def test_options_that_contradict_each_other_are_refused():
         (["--format", "adapter"], "--adapters: give "),
         (["--format", "gguf"], "--format: gguf needs llama.cpp's converter"),
     ):
-        result = CliRunner().invoke(app, ["export", *arguments], env={"PATH": "/nowhere"})
+        result = invoke("export", *arguments, PATH="/nowhere")
         assert (result.exit_code, result.stdout) == (2, "")
         assert message in result.stderr

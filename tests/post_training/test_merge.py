@@ -9,10 +9,9 @@ import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
-from typer.testing import CliRunner
 
+from command_line import invoke
 from mini_agentic_rl.apps.reward_service import load_scorer
-from mini_agentic_rl.cli import app
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import AdapterMismatchError
 from mini_agentic_rl.post_training import MergeSettings, merge, merging
@@ -177,9 +176,9 @@ def test_another_base_than_the_adapters_is_remarked_and_a_deeper_one_refused(ada
 
 
 def test_the_command_prints_the_summary(adapter, tmp_path):
-    arguments = ["merge", "--adapter", str(adapter), "--device", "cpu", "--check-tokens", "4"]
-    printed = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "a"), "--json"])
+    arguments = ["merge", "--adapter", adapter, "--device", "cpu", "--check-tokens", "4"]
+    printed = invoke(*arguments, "--output-dir", tmp_path / "a", "--json")
     assert json.loads(printed.stdout)["check"]["tokens"] == 16
-    again = CliRunner().invoke(app, [*arguments, "--output-dir", str(tmp_path / "a")])
+    again = invoke(*arguments, "--output-dir", tmp_path / "a")
     assert again.exit_code == 2
     assert again.stderr.rstrip().endswith("or give --overwrite to replace it")

@@ -334,16 +334,10 @@ def test_nothing_that_a_model_says_breaks_a_reward(completion: Any, truth: Any) 
 @pytest.mark.parametrize(
     "text",
     [
-        "1 + 1 = 2 " * 20_000,
-        "(" * 100_000 + "=",
-        "Step 1 " * 50_000,
-        "\\boxed{" * 30_000,
-        " " * 200_000 + "x",
-        "<think>" * 40_000,
-        "1" + " x " * 60_000,
-        "{" * 100_000,
+        "1 + 1 = 2 " * 20_000, "(" * 100_000 + "=", "Step 1 " * 50_000, "\\boxed{" * 30_000, " " * 200_000 + "x",
+        "<think>" * 40_000, "1" + " x " * 60_000, "{" * 100_000,
     ],
-)
+)  # fmt: skip
 def test_text_made_to_be_slow_is_scored_in_time(text: str) -> None:
     assert is_correct("x+1", "1+x"), "the process that compares expressions is up"
     for reward in REWARDS:

@@ -6,12 +6,11 @@ import json
 
 import pytest
 from letters import TASKS, CountLetters, Letters, algorithm
-from typer.testing import CliRunner
 
+from command_line import invoke
 from mini_agentic_rl import Hook, Trainer, emit_reward
 from mini_agentic_rl.algorithm import Measure
 from mini_agentic_rl.algorithm.rollouts import lenient_check, question_hash
-from mini_agentic_rl.cli import app
 from mini_agentic_rl.metrics import MetricsLogger
 from mini_agentic_rl.trainer import accuracy_rows, check_rows, compare_runs, load_run
 from mini_agentic_rl.trainer.evaluations import add_answers, read_answers
@@ -44,10 +43,6 @@ def _folder(path, rows):
     path.mkdir()
     add_answers(path / "evaluations.jsonl", rows, ())
     return str(path)
-
-
-def _compare(*arguments):
-    return CliRunner().invoke(app, ["compare", *map(str, arguments)], env={"COLUMNS": "160", "TERM": "dumb"})
 
 
 def test_a_run_keeps_every_answer_of_every_measurement_once(tmp_path):
@@ -163,14 +158,14 @@ def test_the_command_compares_a_run_with_itself_before_and_a_file_of_eval(tmp_pa
     rows = [_row(f"q{n}", False, evaluation="before") for n in range(12)] + [_row(f"q{n}", n > 1) for n in range(12)]
     folder = _folder(tmp_path / "run", rows)
     (tmp_path / "eval.json").write_text(json.dumps({"answers": rows[12:]}))
-    shown = _compare(f"{folder}:before", folder, tmp_path / "eval.json")
+    shown = invoke("compare", f"{folder}:before", folder, tmp_path / "eval.json")
     assert shown.exit_code == 0, shown.output
     assert f"strict: {folder} is better on 12 problems that both have" in shown.stdout
     assert "+83.3" in shown.stdout
-    found = json.loads(_compare(f"{folder}:before", folder, tmp_path / "eval.json", "--json").stdout)
+    found = json.loads(invoke("compare", f"{folder}:before", folder, tmp_path / "eval.json", "--json").stdout)
     assert [run["evaluation"] for run in found["runs"]] == ["before", "after RL", "after RL"]
     assert [row["p_holm"] for row in found["comparisons"]] == pytest.approx([2 * 2 / 2**10] * 2)
-    same = _compare(folder, tmp_path / "eval.json")
+    same = invoke("compare", folder, tmp_path / "eval.json")
     assert "no difference of" in same.stdout
 
 
@@ -198,7 +193,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path, monkeypatch, runs, compla
     (tmp_path / "torn" / "evaluations.jsonl").write_text('{"evaluation": "x"')
     (tmp_path / "bad.json").write_text("[1")
     (tmp_path / "odd.json").write_text('{"answers": [1]}')
-    result = _compare(*runs)
+    result = invoke("compare", *runs)
     assert result.exit_code == 2
     assert complaint in result.stderr
     assert result.stderr.count("\n") == 1

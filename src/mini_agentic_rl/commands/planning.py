@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..files import read_json
 from ..metrics import read_metrics
 from ..policy import (
@@ -244,8 +244,7 @@ def _shape(model: str) -> ModelShape:
     try:
         return ModelShape.of(resolve_model(model))
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise UserError(f"{model!r} cannot be planned: {first}", setting="model") from error
+        raise UserError(f"{model!r} cannot be planned: {first_line(error)}", setting="model") from error
 
 
 def _options(settings: PlanSettings, given: PlannedSettings, plan: MemoryPlan) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
 
+from ..errors import first_line
 from ..hub_access import ask_hub
 from .rows import SPLIT_NAMES, DatasetError
 
@@ -278,7 +279,7 @@ def load_hub(name: str) -> dict[str, list[Located]]:
     try:
         splits = load_dataset(source, configuration or None)
     except Exception as error:  # the Hub client raises any error of its transport
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = first_line(error)
         if not hub_answers and not Path(source).exists():
             reason = "which does not answer, and it was never fetched before"
         raise DatasetError(

@@ -23,7 +23,7 @@ from ..datasets import (
 )
 from ..errors import UserError
 from ..litagent import LitAgent
-from ..plugins import Kind, load_object, load_part, load_plugin, or_plugin
+from ..plugins import load_part, object_named
 from .environment import Environment, EnvironmentAgent, Recipe
 
 ENV: Final = "env:"
@@ -58,7 +58,7 @@ def load_recipe(name: str, dataset: str = "") -> Recipe:
         recipe = family.recipe()
         return recipe
     known = f"{', '.join(map(repr, agent_names()))}, or module:ClassName of a LitAgent"
-    agent = own_object(name, "agents", setting="agent", known=known)
+    agent = object_named(name, "agents", setting="agent", known=known)
     if not isinstance(agent, LitAgent):
         raise UserError(f"{name!r} is a {type(agent).__name__}, not a LitAgent", setting="agent")
     return Recipe(agent, list(getattr(agent, "hooks", ())))
@@ -148,7 +148,7 @@ def load_environment(spec: str) -> Environment:
         "verifiers:NAME, openenv:URL, gymnasium:ID, reasoning_gym:NAME, a family of tasks, or module:Class of an "
         "Environment"
     )
-    user_environment = own_object(spec, "environments", setting="env", known=known)
+    user_environment = object_named(spec, "environments", setting="env", known=known)
     if not isinstance(user_environment, Environment):
         kind = type(user_environment).__name__
         raise UserError(f"{spec!r} is a {kind}, which lacks `tasks` or `rollout`", setting="env")
@@ -172,26 +172,3 @@ def _environment_tasks(spec: str, split: str, size: int | None, seed: int) -> Ta
             fields = {name: value for name, value in task.items() if name != "id"}
             task["question"] = json.dumps(fields, sort_keys=True, default=str)
     return TaskRows(tasks)
-
-
-def own_object(name: str, kind: Kind, *, setting: str, known: str) -> Any:
-    """Return the object `module:name` of a user, or a plugin; a class is called without arguments.
-
-    Args:
-        kind: the plugins among which a name without a colon is searched.
-        setting: name of the setting, for errors.
-        known: possible names, as a list in words, for errors.
-
-    Raises:
-        UserError: there is none of this name, or it cannot be imported or created.
-    """
-    plugin = None if ":" in name else load_plugin(kind, name, setting=setting)
-    if ":" not in name and plugin is None:
-        raise UserError(f"{name!r} is unknown: give {known}{or_plugin(kind)}", setting=setting)
-    try:
-        loaded = load_object(name) if plugin is None else plugin
-        return loaded() if isinstance(loaded, type) else loaded
-    except UserError:
-        raise
-    except Exception as error:  # the user's module may raise anything
-        raise UserError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting=setting) from error

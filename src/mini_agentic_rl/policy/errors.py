@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 
 
 class PolicyError(UserError):
@@ -19,11 +19,6 @@ def cannot_load(model: str, error: Exception) -> ModelNotFoundError:
         f"{model!r} cannot be loaded: {first_line(error)} (give 'embedded', a local folder or a Hugging Face id)",
         setting="model",
     )
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its type."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 class AdapterMismatchError(PolicyError):

@@ -34,11 +34,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..files import (
-    DamagedFileError,
     DiskFullError,
-    damage,
     one_writer,
     read_json,
     reading,
@@ -51,9 +49,9 @@ from ..metrics import ConsoleLogger
 from ..policy import (
     ADAPTER_CONFIG,
     AdapterMismatchError,
-    ModelNotFoundError,
     adapter_folder,
     base_model_of,
+    cannot_load,
     refuse_non_finite,
     resolve_device,
     resolve_model,
@@ -164,14 +162,14 @@ def load_base(source: Source, device: torch.device) -> tuple[Any, torch.dtype]:
         with only_errors_of("transformers"):  # the adapter brings the head of a reward model
             model: Any = source.architecture.from_pretrained(source.path, dtype=saved, **options)
     except Exception as error:  # damaged model files may raise anything
-        raise ModelNotFoundError(f"{source.base!r} cannot be loaded: {_first_line(error)}", setting="model") from error
+        raise cannot_load(source.base, error) from error
     if getattr(config, "quantization_config", None) is not None:
         logger.info("%s is quantised in its checkpoint: it is dequantised before the adapter is added", source.base)
         try:
             whole = model.dequantize()
         except (NotImplementedError, ValueError) as error:
             raise UserError(
-                f"the quantised weights of {source.base} cannot be turned back ({_first_line(error)}), and nothing is "
+                f"the quantised weights of {source.base} cannot be turned back ({first_line(error)}), and nothing is "
                 "merged into quantised ones: give the original model",
                 setting="model",
             ) from error
@@ -199,15 +197,12 @@ def attach(model: Any, source: Source) -> PeftModel:
     folder = source.adapter
     weights = adapter_weights(folder)
     refuse_non_finite(weights, folder, setting="adapter")
-    try:
+    with reading(folder, setting="adapter"):  # peft trusts the configuration
         config = saved_adapter_config(folder, weights)
-        wrapped = PeftModel.from_pretrained(model, str(folder), config=config)
-    except UserError:
-        raise
-    except (RuntimeError, ValueError) as error:
-        raise _mismatch(source, _first_line(error)) from error
-    except Exception as error:  # peft trusts the configuration
-        raise DamagedFileError(damage(folder, error), setting="adapter") from error
+        try:
+            wrapped = PeftModel.from_pretrained(model, str(folder), config=config)
+        except (RuntimeError, ValueError) as error:
+            raise _mismatch(source, first_line(error)) from error
     misplaced = set(get_peft_model_state_dict(wrapped)) ^ set(weights)
     if misplaced:
         raise _mismatch(source, f"{len(misplaced)} of its matrices belong elsewhere")
@@ -223,7 +218,7 @@ def merged(wrapped: PeftModel) -> PreTrainedModel:
     try:
         model: PreTrainedModel = wrapped.merge_and_unload(safe_merge=True)
     except ValueError as error:
-        raise UserError(f"the adapter cannot be merged: {_first_line(error)}") from error
+        raise UserError(f"the adapter cannot be merged: {first_line(error)}") from error
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and head.weight is not embeddings.weight:
         model.config.get_text_config().tie_word_embeddings = False  # the adapter changed only one of the two
@@ -244,10 +239,6 @@ def _mismatch(source: Source, detail: str) -> AdapterMismatchError:
     trained_on = adapter_config(source.adapter).get("base_model_name_or_path") or "an unnamed model"
     message = f"the adapter {source.adapter} was trained on {trained_on}, and does not fit {source.base}: {detail}"
     return AdapterMismatchError(message, setting="model")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 Sequences = Sequence[tuple[list[int], int]]

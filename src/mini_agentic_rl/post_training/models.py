@@ -26,7 +26,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from ..errors import UserError
+from ..errors import UserError, first_line
 from ..files import reading
 from ..gateway import ChatRenderer, load_tokenizer
 from ..logging import only_errors_of
@@ -159,8 +159,7 @@ def load_reward_model(
         try:
             architectures = AutoConfig.from_pretrained(base).architectures or []
         except (OSError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise ModelNotFoundError(f"cannot load the reward model {base!r}: {first}") from error
+            raise ModelNotFoundError(f"cannot load the reward model {base!r}: {first_line(error)}") from error
         is_reward_model = any(name.endswith("ForSequenceClassification") for name in architectures)
     else:
         is_reward_model = task_of(folder) == _SCORES

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from ..plugins import load_object, load_plugin, or_plugin
+from ..errors import UserError
+from ..plugins import object_named
 from .base import FAILED, FunctionReward, Reward, RewardError, RewardFunction, is_score, name_of
 from .format import FormatReward, StepReward
 from .math import AccuracyReward
@@ -117,19 +118,11 @@ def load_reward(name: str) -> Reward:
         return NAMES[name]()
     if name.startswith(("http://", "https://")):
         return RemoteReward(name)
-    plugin: Any = None if ":" in name else load_plugin("rewards", name, setting="reward")
-    if ":" not in name and plugin is None:
-        raise RewardError(
-            f"{name!r} is unknown: give {', '.join(NAMES)}, the URL of a reward service, or module:function"
-            f"{or_plugin('rewards')}",
-            setting="reward",
-        )
+    known = f"{', '.join(NAMES)}, the URL of a reward service, or module:function"
     try:
-        reward: Any = load_object(name) if plugin is None else plugin
-        if isinstance(reward, type):
-            reward = reward()
-    except Exception as error:  # the user's module may raise anything
-        raise RewardError(f"{name!r} cannot be loaded: {type(error).__name__}: {error}", setting="reward") from error
+        reward = object_named(name, "rewards", setting="reward", known=known)
+    except UserError as error:
+        raise RewardError(error.text, setting="reward") from error
     return reward if isinstance(reward, Reward) else FunctionReward(reward)
 
 

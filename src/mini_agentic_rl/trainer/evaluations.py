@@ -260,22 +260,26 @@ def _described(run: MeasuredRun) -> dict[str, Any]:
 
 
 def _comparison(first: MeasuredRun, second: MeasuredRun, check: Check) -> dict[str, Any]:
-    first_shares, second_shares = shares(first.rows, check), shares(second.rows, check)
-    common = [problem for problem in first_shares if problem in second_shares]
-    if not common:
+    difference = compare_answers(first.rows, second.rows, check)
+    if difference is None:
         raise UserError(
             f"{first.name} ({first.evaluation}) and {second.name} ({second.evaluation}) have no problem in common: "
             "measure them on the same ones, with the same `dataset`, `split`, `size` and `seed`"
         )
-    pairs = [(first_shares[problem], second_shares[problem]) for problem in common]
+    return {"first": first.name, "second": second.name, "check": CHECKS[check], **difference}
+
+
+def compare_answers(first: AnswerRows, second: AnswerRows, check: Check) -> dict[str, Any] | None:
+    """Return the fields of a comparison from `problems` to `p`, as `compare_runs`; None without a common problem."""
+    first_shares, second_shares = shares(first, check), shares(second, check)
+    pairs = [(share, second_shares[problem]) for problem, share in first_shares.items() if problem in second_shares]
+    if not pairs:
+        return None
     paired = compare_shares([a for a, _ in pairs], [b for _, b in pairs])
     return {
-        "first": first.name,
-        "second": second.name,
-        "check": CHECKS[check],
-        "problems": len(common),
-        "left_out": [len(first_shares) - len(common), len(second_shares) - len(common)],
-        "accuracy": [float(sum(a for a, _ in pairs)) / len(pairs), float(sum(b for _, b in pairs)) / len(pairs)],
+        "problems": len(pairs),
+        "left_out": [len(first_shares) - len(pairs), len(second_shares) - len(pairs)],
+        "accuracy": [float(sum(a for a, _ in pairs) / len(pairs)), float(sum(b for _, b in pairs) / len(pairs))],
         "difference": paired.difference,
         "low": paired.low,
         "high": paired.high,

@@ -14,10 +14,10 @@ from ..adapter import TraceToMessages
 from ..algorithm import OF_TRANSFER, Algorithm, answer_rows
 from ..metrics import Finding, RunView, diagnose, percent, read_metrics
 from ..processes import peak_memory_bytes
-from .evaluations import AnswerRows, by_evaluation, check_rows, read_answers, shares
+from .evaluations import AnswerRows, by_evaluation, check_rows, compare_answers, read_answers
 from .report import write_report
 from .run_folder import RunFolder
-from .statistics import accuracy_row, compare_shares
+from .statistics import accuracy_row
 
 if TYPE_CHECKING:
     from ..algorithm import Evaluation
@@ -81,28 +81,26 @@ def verdict_of(rows: AnswerRows, findings: Sequence[Finding] = (), *, teaches: s
     before = [name for name, answers in measured.items() if answers[0].get("step", 0) == 0 and name != AFTER]
     if AFTER not in measured or not before:
         return None
-    first, last = shares(measured[before[-1]], "correct"), shares(measured[AFTER], "correct")
-    common = [problem for problem in first if problem in last]
-    if not common:
+    comparison = compare_answers(measured[before[-1]], measured[AFTER], "correct")
+    if comparison is None:
         return None
-    comparison = compare_shares([first[problem] for problem in common], [last[problem] for problem in common])
-    start, end = (float(sum(of[problem] for problem in common) / len(common)) for of in (first, last))
-    outcome: Outcome = "learned" if comparison.low > 0 else "worse" if comparison.high < 0 else "not shown"
+    (start, end), tasks = comparison["accuracy"], comparison["problems"]
+    gain, low, high = comparison["difference"], comparison["low"], comparison["high"]
+    outcome: Outcome = "learned" if low > 0 else "worse" if high < 0 else "not shown"
     shown = [f for f in findings if f.rule not in _SPEED and (outcome != "learned" or f.rule in _EMPTY)]
     advice = [f"{finding.head}: {finding.body}" for finding in shown[:3]]
     return {
         "first": before[-1],
         "start": start,
         "end": end,
-        "tasks": len(common),
-        "gain": comparison.difference,
-        "low": comparison.low,
-        "high": comparison.high,
+        "tasks": tasks,
+        "gain": gain,
+        "low": low,
+        "high": high,
         "outcome": outcome,
         "line": (
-            f"{teaches}: {100 * start:.1f} → {percent(end)} of {len(common)} held-out tasks "
-            f"({100 * comparison.difference:+.1f} points, "
-            f"95 % interval {100 * comparison.low:.0f} to {100 * comparison.high:.0f}): {_CONCLUSIONS[outcome]}"
+            f"{teaches}: {100 * start:.1f} → {percent(end)} of {tasks} held-out tasks ({100 * gain:+.1f} points, "
+            f"95 % interval {100 * low:.0f} to {100 * high:.0f}): {_CONCLUSIONS[outcome]}"
         ),
         "advice": advice or ([] if outcome == "learned" else [_MORE]),
     }

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ...errors import UserError
+from ...errors import UserError, first_line
 from ...processes import deferred_interrupt
 from ...tokens import TokenDelta, TokenRequest
-from ..errors import PolicyError, first_line
+from ..errors import PolicyError
 from ..learner import Learner
 from ..policy import Policy
 from ..settings import EngineSettings, RankSettings

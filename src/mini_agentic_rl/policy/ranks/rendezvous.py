@@ -27,8 +27,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from transformers import PreTrainedModel
 
+from ...errors import first_line
 from ...tokens import CompletionRecord, TokenTree, pack
-from ..errors import PolicyError, first_line
+from ..errors import PolicyError
 from ..load import load_model, resolve_device
 from ..machine import take_share
 from ..model import PolicyModel
