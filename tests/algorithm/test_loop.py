@@ -15,7 +15,6 @@ from letters import TASKS, AnyReward, Asking, CountLetters, Kept, Letters, algor
 from mini_agentic_rl import AgentOpsTracer, InMemoryLightningStore, LitAgent, MiniGRPO, Trainer
 from mini_agentic_rl.algorithm import GRPOSettings, sampling
 from mini_agentic_rl.algorithm.sampling import IdleSteps, LostSteps, SampledStep, tail_of
-from mini_agentic_rl.algorithm.state import RunProgress
 from mini_agentic_rl.algorithm.tasks import TaskDraws, derive_seed, kinds_of, task_order, tasks_from
 from mini_agentic_rl.errors import RunFailedError
 from mini_agentic_rl.gateway.settings import GatewayLimits
@@ -286,7 +285,7 @@ def test_kinds_are_known_only_where_every_task_has_one():
 def _draws(size, seed=0, rates=None):
     curriculum = "none" if rates is None else "pass_rate"
     settings = GRPOSettings(curriculum=curriculum, seed=seed)
-    return TaskDraws(settings, [None] * size, RunProgress(pass_rates=dict(rates or {})))
+    return TaskDraws(settings, [None] * size, dict(rates or {}))
 
 
 def test_tasks_come_in_the_order_of_the_epochs_however_they_are_drawn():
@@ -319,4 +318,4 @@ def test_a_curriculum_draws_no_task_twice_while_there_are_others_and_the_same_on
 def test_pass_rates_follow_what_was_sampled_last():
     draws = _draws(5, rates={"0": 1.0})
     draws.rate({0: 0.0, 3: 0.25, 4: -2.0})
-    assert draws._progress.pass_rates == {"0": 0.5, "3": 0.25, "4": 0.0}
+    assert draws.pass_rates == {"0": 0.5, "3": 0.25, "4": 0.0}

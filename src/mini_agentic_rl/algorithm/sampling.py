@@ -64,7 +64,7 @@ class StepSampler:
         """`has_signal` returns True if a group can change an adapter."""
         self._run = run
         self._has_signal = has_signal
-        self._tasks = TaskDraws(run.settings, run.dataset, run.progress)
+        self._tasks = TaskDraws(run.settings, run.dataset, run.progress.pass_rates)
         self._drawn = 0
 
     async def open(self) -> None:

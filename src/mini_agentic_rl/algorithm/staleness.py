@@ -89,7 +89,7 @@ class AheadSampler:
         """`has_signal` returns True if a group can change an adapter."""
         self._run = run
         self._has_signal = has_signal
-        self._tasks = TaskDraws(run.settings, run.dataset, run.progress)
+        self._tasks = TaskDraws(run.settings, run.dataset, run.progress.pass_rates)
         self._groups: dict[int, AheadGroup] = {}
         self._restored_at = dict(run.policy.model.versions)
         self._batch: Sequence[AheadGroup] = ()

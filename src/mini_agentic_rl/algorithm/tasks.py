@@ -24,7 +24,6 @@ from ..types import Dataset
 
 if TYPE_CHECKING:
     from .settings import LoopSettings
-    from .state import RunProgress
 
 _FLOOR: Final = 0.1
 """Weight of tasks that are always or never solved: they are still tried now and then."""
@@ -79,14 +78,15 @@ def kinds_of(dataset: Dataset[Any]) -> list[str] | None:
 
 
 class TaskDraws:
-    """Draws the tasks of a run, in the order of its settings. The pass rates of a curriculum are in its progress."""
+    """Draws the tasks of a run, in the order of its settings."""
 
-    def __init__(self, settings: LoopSettings, dataset: Dataset[Any], progress: RunProgress) -> None:
+    def __init__(self, settings: LoopSettings, dataset: Dataset[Any], pass_rates: dict[str, float]) -> None:
+        """`pass_rates` holds those of a curriculum, by row; `rate` updates it."""
         self._seed = settings.seed
         self._has_curriculum = settings.curriculum == "pass_rate"
         self._size = len(dataset)
         self._kinds = kinds_of(dataset)
-        self._progress = progress
+        self.pass_rates = pass_rates
 
     def draw(self, count: int, *, step: int, first: int, drawn: Sequence[int]) -> list[int]:
         """Return the next `count` rows, none of those that are `drawn` already while there are others.
@@ -100,7 +100,7 @@ class TaskDraws:
             return tasks_from(self._seed, self._size, first + len(drawn), count, self._kinds)
         rng = np.random.default_rng(derive_seed(self._seed, "curriculum", step, len(drawn)))
         learnability = np.ones(self._size)
-        for row, rate in self._progress.pass_rates.items():
+        for row, rate in self.pass_rates.items():
             learnability[int(row)] = max(_FLOOR, 4 * rate * (1 - rate))
         rows: list[int] = []
         while len(rows) < count:
@@ -115,8 +115,7 @@ class TaskDraws:
         """Update the pass rates by the mean rewards of a step, by row; rewards are cut to 0..1."""
         if not self._has_curriculum:
             return
-        pass_rates = self._progress.pass_rates
         for row, reward in rewards.items():
             rate = min(1.0, max(0.0, reward))
-            before = pass_rates.get(str(row), rate)
-            pass_rates[str(row)] = before + _NEWEST * (rate - before)
+            before = self.pass_rates.get(str(row), rate)
+            self.pass_rates[str(row)] = before + _NEWEST * (rate - before)
