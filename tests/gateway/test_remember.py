@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from mini_agentic_rl.gateway.completion.remember import ConversationMemory
@@ -158,3 +160,21 @@ def test_an_answer_is_recognised_with_its_thought_or_without_but_not_with_anothe
     assert memory.prompt_counts()["continued"] == 5
     assert not continues(memory, recorded, [*QUESTION, {**answer, "reasoning_content": "carry one"}, more])
     assert reasons(memory) == {"edited": 1}
+
+
+def test_prompts_in_other_threads_do_not_disturb_an_eviction(tokenizer):
+    memory = ConversationMemory(ChatRenderer(tokenizer), max_attempts=1)
+    answer = {"role": "assistant", "content": "42"}
+    recorded = serve_call(memory, QUESTION, answer, scope=("rollout", "old"))
+
+    def prompt_between_steps(frame, event, arg):
+        if frame.f_code.co_name == "remember":
+            for name in ("new", "old"):
+                prompt_of(memory, QUESTION, scope=("rollout", name))
+
+    sys.setprofile(prompt_between_steps)
+    try:
+        serve_call(memory, QUESTION, answer, scope=("rollout", "new"))
+    finally:
+        sys.setprofile(None)
+    assert (memory.counters()["attempts"], memory.counters()["tokens"]) == (1, len(recorded))

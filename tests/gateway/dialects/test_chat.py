@@ -8,6 +8,8 @@ import openai
 import pytest
 from openai import OpenAI
 
+from mini_agentic_rl.tokens import TokenDelta
+
 from ..constraints.forms import accepts
 from ..samples import CALCULATOR, CALL_TEXT, QUESTION, call_message, result_message
 from ..small_tokenizer import THINKING
@@ -115,6 +117,16 @@ def test_top_logprobs_are_reported_for_each_token(serve):
     assert all(len(entry.top_logprobs) == 2 for entry in entries)
     assert entries[0].bytes == list(entries[0].token.encode())
     assert any(entry.bytes is None for entry in entries)
+
+
+def test_a_whole_answer_without_tokens_has_an_empty_list_of_logprobs(serve):
+    async def complete(request):
+        yield TokenDelta(finish_reason="stop")
+
+    server, sampler = serve([])
+    sampler.complete = complete
+    answer = client_of(server).chat.completions.create(**ASKED, logprobs=True)
+    assert answer.choices[0].logprobs.content == []
 
 
 def test_only_the_allowed_tools_are_shown_and_one_is_called_where_that_is_required(serve, tokenizer):

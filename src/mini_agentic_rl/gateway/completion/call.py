@@ -302,7 +302,7 @@ class ChatCall:
     def _fields_of(self, choice: Choice, start: int, complete: bool) -> dict[str, Any]:
         """Return the fields of a choice beside its message or delta, with its tokens from `start` on."""
         fields: dict[str, Any] = {"index": choice.index, "logprobs": None, "finish_reason": None}
-        if self.request.logprobs and len(choice.token_ids) > start:
+        if self.request.logprobs and (len(choice.token_ids) > start or not self.streams):
             fields["logprobs"] = _logprobs(self.service.renderer, choice, start)
         if self.request.return_token_ids:
             fields["token_ids"] = choice.token_ids[start:]

@@ -181,7 +181,9 @@ class ConversationMemory:
         if len(attempt.calls) > self._max_calls:
             self._tokens -= len(attempt.calls.popitem(last=False)[1].ids)
         while len(self._attempts) > self._max_attempts or (self._tokens > self._max_tokens and len(self._attempts) > 1):
-            self.forget(next(iter(self._attempts)))
+            # In one step: prompts that are made in threads change the order between two.
+            _, dropped = self._attempts.popitem(last=False)
+            self._tokens -= sum(len(call.ids) for call in dropped.calls.values())
 
     def forget(self, scope: CallScope) -> None:
         """Drop all calls of an attempt."""
