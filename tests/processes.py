@@ -13,6 +13,7 @@ import os
 import re
 import runpy
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -179,6 +180,13 @@ def _run_script(
 
 _KEPT = re.compile(r"-m mini_agentic_rl\.\S*worker|resource_tracker|forkserver|rl-watchdog|postgres|secantus")
 """Helpers that wait for their next question (`DeadlineProcess`) and servers, which live as long as the test run."""
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def family() -> list[str]:

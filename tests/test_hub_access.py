@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -14,12 +13,7 @@ from mini_agentic_rl.datasets.records import load_hub
 from mini_agentic_rl.datasets.rows import DatasetError
 from mini_agentic_rl.policy import ModelNotFoundError
 from mini_agentic_rl.policy.load import resolve_model
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+from processes import free_port
 
 
 @pytest.fixture

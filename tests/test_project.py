@@ -66,5 +66,7 @@ def test_the_architecture_page_has_every_room_on_its_floor():
     drawn: dict[int, set[str]] = defaultdict(set)
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     for floor, rooms in re.findall(r"^\| (\d+) \|(.*?)\|", text, re.MULTILINE):
-        drawn[int(floor)] |= set(re.findall(r"`(\w+)(?:/|\.py)`", rooms))
+        named = re.findall(r"`(\w+(?:/|\.py))`", rooms)
+        assert [room for room in named if not (ROOT / "src" / "mini_agentic_rl" / room).exists()] == []
+        drawn[int(floor)] |= {room.removesuffix("/").removesuffix(".py") for room in named}
     assert [drawn[floor] for floor in sorted(drawn)] == [rooms for rooms in checked if rooms]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections import Counter
@@ -101,6 +102,23 @@ def test_gsm8k_from_a_local_copy_has_both_forms_and_keeps_its_test_set(tmp_path:
     pair = load_examples(tmp_path, "preference", split="test")[0]
     assert pair["chosen"][0]["content"].endswith("Answer: 24")
     assert pair["rejected"] != pair["chosen"]
+
+
+def test_one_file_in_every_format_gives_the_same_examples(tmp_path: Path) -> None:
+    rows = [{"question": f"多少 {index}?", "answer": f"答案，{index}"} for index in range(30)]
+    paths = [write_jsonl(tmp_path / "a.jsonl", rows), tmp_path / "b.json", tmp_path / "c.csv", tmp_path / "d.parquet"]
+    paths[1].write_text(json.dumps({"data": rows}, ensure_ascii=False), encoding="utf-8")
+    with paths[2].open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.DictWriter(file, ["question", "answer"])
+        writer.writeheader()
+        writer.writerows(rows)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), paths[3])
+    found = [load_examples(path, "sft", split="train") for path in paths]
+    assert len(found[0]) == 24
+    assert found[0] == found[1] == found[2] == found[3]
+    assert load_examples(paths[0], "sft", split="all", max_samples=5, seed=3) == load_examples(
+        paths[3], "sft", split="all", max_samples=5, seed=3
+    )
 
 
 def test_published_splits_of_a_folder_are_kept_and_the_missing_one_is_taken_from_train(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from mini_agentic_rl import SqlLightningStore
-from pages.shell import free_port
-from processes import PythonProcess
+from processes import PythonProcess, free_port
 from store.postgres import needs_postgres, server
 
 from .compose import services

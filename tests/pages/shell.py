@@ -11,7 +11,6 @@ import re
 import runpy
 import shlex
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -128,13 +127,6 @@ def run_words(words: Sequence[str], *, typed: str = "") -> tuple[int, str, str]:
         return 0, _curl(words[1:]), ""
     assert words[0] == "python", f"{words[0]}: a test can run our commands, python and curl"
     return _run_script(words[1:], typed)
-
-
-def free_port() -> int:
-    """Return a port that nothing listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _line(page: str, text: str) -> Line:

@@ -11,8 +11,9 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mini_agentic_rl.policy import embedded_path, load_model
-from pages.shell import free_port, run_words, shell_line
+from pages.shell import run_words, shell_line
 from pages.snippets import ROOT
+from processes import free_port
 
 COMMANDS = "docs/commands.md"
 POST_TRAINING = "docs/post-training.md"

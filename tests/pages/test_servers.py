@@ -10,8 +10,9 @@ from openai import AsyncOpenAI
 from mini_agentic_rl import LightningStoreServer, SqlLightningStore, Trainer, llm_rollout
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, LoraSettings, load_model
 from mini_agentic_rl.policy.load import save_weights
-from pages.shell import free_port, shell_line
+from pages.shell import shell_line
 from pages.snippets import python_block
+from processes import free_port
 
 GATEWAY = "docs/gateway.md"
 PROXY = python_block(GATEWAY, "LLMProxy(model_list=models, store=store)")

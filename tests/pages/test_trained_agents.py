@@ -17,8 +17,9 @@ from mini_agentic_rl.algorithm.losses import LOSSES
 from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.recipes.harness import Ended, HarnessResult
 from mini_agentic_rl.semconv import CompletionSpanAttributes
-from pages.shell import free_port, shell_line
+from pages.shell import shell_line
 from pages.snippets import complete_run, fenced_blocks, python_block
+from processes import free_port
 
 YOURS = "docs/your-agent.md"
 FEW = "total_steps=1, tasks_per_step=2, samples_per_prompt=2"

@@ -18,8 +18,7 @@ from mini_agentic_rl.metrics import read_metrics
 from mini_agentic_rl.recipes.sql import job as sql_job
 from mini_agentic_rl.recipes.sql.job import SqlTrainConfig
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
-from pages.shell import free_port
-from processes import PythonProcess
+from processes import PythonProcess, free_port
 from recipes.playing import roomy_model, run
 
 model = roomy_model

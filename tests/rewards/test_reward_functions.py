@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
+import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -16,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.rewards import (
     NAMES,
     AccuracyReward,
@@ -290,6 +293,17 @@ def test_rewards_are_loaded_by_name_url_and_path(tmp_path: Any, monkeypatch: pyt
     for bad in ("acuracy", "my_rewards:whispering", "no_such:thing", "format=much", "format=nan"):
         with pytest.raises(RewardError, match="reward: "):
             load_rewards([bad])
+
+
+def test_a_reward_that_refuses_to_be_made_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short(Reward):
+        def __init__(self) -> None:
+            raise UserError("must be above 0", setting="length")
+
+    monkeypatch.setitem(sys.modules, "my_rewards", SimpleNamespace(Short=Short))
+    message = r"^reward: 'my_rewards:Short' cannot be loaded: UserError: length: must be above 0$"
+    with pytest.raises(RewardError, match=message):
+        load_reward("my_rewards:Short")
 
 
 async def test_an_event_loop_goes_on_while_a_reward_waits() -> None:

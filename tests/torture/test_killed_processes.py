@@ -19,8 +19,7 @@ import pytest
 
 from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.types import Rollout
-from pages.shell import free_port
-from processes import PythonProcess
+from processes import PythonProcess, free_port
 from store.postgres import needs_postgres, new_database
 
 from .conftest import Attack

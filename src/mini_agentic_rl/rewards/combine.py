@@ -122,7 +122,10 @@ def load_reward(name: str) -> Reward:
     try:
         reward = object_named(name, "rewards", setting="reward", known=known)
     except UserError as error:
-        raise RewardError(error.text, setting="reward") from error
+        text = error.text
+        if error.setting != "reward":  # raised by the user's module or class
+            text = f"{name!r} cannot be loaded: {type(error).__name__}: {error}"
+        raise RewardError(text, setting="reward") from error
     return reward if isinstance(reward, Reward) else FunctionReward(reward)
 
 

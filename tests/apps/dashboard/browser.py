@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +118,37 @@ def key(page: Page, job: dict[str, Any]) -> Any:
     return page.inner_text("main table")
 
 
+def paint(page: Page, job: dict[str, Any]) -> Any:
+    """Return the milliseconds to the first contentful paint, and to the list with lines in it; and of a long scroll.
+
+    `benchmarks/dashboard.py` prints them.
+    """
+    page.goto("about:blank")
+    started = time.perf_counter()
+    page.goto(f"{job['root']}/{job['address']}")
+    page.wait_for_selector(".row")
+    listed = 1000 * (time.perf_counter() - started)
+    first = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime")
+    page.evaluate(
+        """() => { window.slow = []; let last = performance.now();
+        const tick = () => {
+            const now = performance.now(); slow.push(now - last); last = now; requestAnimationFrame(tick);
+        };
+        requestAnimationFrame(tick) }"""
+    )
+    for _ in range(job.get("scrolls", 60)):
+        page.evaluate("document.querySelector('.list').scrollBy(0, 900)")
+        page.wait_for_timeout(50)
+    frames = sorted(page.evaluate("slow"))
+    return {
+        "first paint ms": first,
+        "list ms": listed,
+        "lines in the page": page.locator(".row").count(),
+        "median frame ms": frames[len(frames) // 2],
+        "slowest frame ms": frames[-1],
+    }
+
+
 def show(page: Page, root: str, address: str) -> None:
     """Open an address in a fresh document, and wait until it is shown."""
     page.goto("about:blank")
@@ -126,7 +158,7 @@ def show(page: Page, root: str, address: str) -> None:
 
 
 DO: dict[str, Callable[[Page, dict[str, Any]], Any]] = {
-    one.__name__: one for one in (views, hostile, keyboard, telephone, accessible, live, key)
+    one.__name__: one for one in (views, hostile, keyboard, telephone, accessible, live, key, paint)
 }
 
 

@@ -122,6 +122,12 @@ def test_a_new_rollout_appears_by_itself(tmp_path, serve):
     asyncio.run(store.close())
 
 
+def test_the_first_paint_and_a_scroll_are_measured(shown):
+    found = result(start(shown.root, "paint", address="#/run/letters/rollouts", scrolls=2))
+    assert found["lines in the page"] > 0
+    assert all(found[f"{name} ms"] > 0 for name in ("first paint", "list", "median frame", "slowest frame"))
+
+
 def test_a_key_is_asked_for_in_the_page(run_folder, serve):
     process = start(serve(*run_sources([run_folder]), api_keys=["secret"]).root, "key", key="secret")
     out, err = process.communicate(timeout=600)

@@ -23,7 +23,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from pages.shell import free_port
+from processes import free_port
 
 TEST_URL = "AGL_TEST_MONGO_URL"
 _START_SECONDS = 60.0
