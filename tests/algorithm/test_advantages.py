@@ -121,6 +121,11 @@ def _credits(*rows: list[float]) -> np.ndarray:
     return Group("t", [Trajectory("r", (), 0.0, np.array(row), np.arange(len(row))) for row in rows]).credits
 
 
+def test_a_rollout_that_ended_earlier_stands_with_its_last_number() -> None:
+    assert _credits([1.0, 2.0, 3.0], [6.0, 7.0]).tolist() == [[1.0, 2.0, 3.0], [6.0, 7.0, 7.0]]
+    assert _credits([7.0], [7.0]).shape == (2,)
+
+
 numbers = st.sampled_from([0.0, 0.1, 0.7, 1.0, -0.3])
 
 
