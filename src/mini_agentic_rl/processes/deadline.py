@@ -102,7 +102,8 @@ class DeadlineProcess:
 
     def _start(self) -> None:
         """Start the process, unless it is up."""
-        if self._process is not None and self._process.poll() is None:
+        # `poll` is None as well for a process that has ended while another thread is waiting for it.
+        if self._process is not None and self._process.poll() is None and _memory(self._process.pid) > 0:
             return
         self.close()
         self._process = start_child(
