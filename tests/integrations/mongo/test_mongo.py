@@ -140,14 +140,16 @@ async def test_two_processes_claim_each_rollout_once(database: str) -> None:
     store, other = (MongoLightningStore(mongo_url(), database) for _ in range(2))
     queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=n) for n in range(20)])
 
-    async def claim_all(claiming: MongoLightningStore) -> list[str]:
-        claimed = []
+    async def claim_all(claiming: MongoLightningStore, first: AttemptedRollout | None) -> list[str]:
+        assert first is not None
+        claimed = [first.rollout_id]
         while (rollout := await claiming.dequeue_rollout()) is not None:
             claimed.append(rollout.rollout_id)
         return claimed
 
-    claims = await asyncio.gather(claim_all(store), claim_all(other))
-    assert all(claims)
+    # The first claims are awaited, so that one store does not claim all while the other still connects.
+    firsts = await asyncio.gather(store.dequeue_rollout(), other.dequeue_rollout())
+    claims = await asyncio.gather(*map(claim_all, (store, other), firsts))
     assert sorted(claims[0] + claims[1]) == sorted(rollout.rollout_id for rollout in queued)
     await store.close()
     await other.close()
