@@ -134,7 +134,7 @@ def test_other_threads_get_their_turn_while_a_large_text_is_read():
     ended.set()
     thread.join()
     # One call of Python's own parser would let the other thread run before it and after it.
-    assert turns[0] > 10, f"{turns[0]} turns with a switch interval of {sys.getswitchinterval()} s"
+    assert turns[0] > 4, f"{turns[0]} turns with a switch interval of {sys.getswitchinterval()} s"
 
 
 def test_what_is_answered_never_holds_nan_or_infinity():
