@@ -230,6 +230,7 @@ class RunState:
         Args:
             index: number of its group among those of the step and of the `kind`.
             sample: its number in the group.
+            kind: part of the group's name and of the seed, for groups beside those that the step draws.
             metadata: added to its metadata.
         """
         settings = self.settings

@@ -102,7 +102,7 @@ class DeadlineProcess:
 
     def _start(self) -> None:
         """Start the process, unless it is up."""
-        # `poll` is None as well for a process that has ended while another thread is waiting for it.
+        # `poll` also returns None for an ended process while another thread reads its exit status.
         if self._process is not None and self._process.poll() is None and _memory(self._process.pid) > 0:
             return
         self.close()

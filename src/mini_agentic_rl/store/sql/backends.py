@@ -125,7 +125,7 @@ class SqlDatabase(ABC):
             try:
                 connection.execute(begin)
                 return connection
-            except Exception:  # of either driver; a lost connection is replaced, any other error is the caller's
+            except Exception:  # the drivers share no error class; only a lost connection is replaced
                 if not self._lost(connection):
                     connection.rollback()
                     raise
@@ -133,7 +133,7 @@ class SqlDatabase(ABC):
         connection = self._connect()
         try:
             connection.execute(begin)
-        except Exception:  # of either driver: close what nobody else will
+        except Exception:  # nothing else refers to the new connection yet
             connection.close()
             raise
         return connection
