@@ -245,8 +245,8 @@ class _Conversion(ToolEpisode):
         return _equals(answer, self._gold)
 
     def scores(self) -> dict[str, float]:
-        """Return the usual scores, and whether each tool was used. A wrong answer earns a part if it is the calculator's last
-        result."""
+        """Return the usual scores, and whether each tool was used. A wrong answer earns `CALCULATED_ANSWER` if it is
+        the last result of the calculator."""
         scores = super().scores()
         used = {name: float(name in self.used) for name in (CONVERT, CALCULATOR)}
         calculated = self.used[-1:] == [CALCULATOR] and _equals(self.answer or "", Fraction(self.results[-1]))
