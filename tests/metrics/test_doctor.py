@@ -53,7 +53,7 @@ def named(findings):
 
 FAULTS = {
     "equal_rewards": rows(groups__with_signal=1.0),
-    "partial_reward": rows(reward__mean=0.2, reward__std=0.0, groups__with_signal=0.0),
+    "partial_reward": rows(reward__mean=0.1, reward__std=0.017, groups__with_signal=1.0),
     "nothing_to_select": [{"phase": "SFT", "step": 8, "sft/pass_1": 0.4, "sft/pass_8": 0.45}, *rows()],
     "same_answer": rows(rollout__same_answer=1.0, rollout__tool_calls=None),
     "reward_without_accuracy": rows(reward__mean=lambda over: 0.3 + 0.5 * over) + measured(0.5, 0.48, 0.51),

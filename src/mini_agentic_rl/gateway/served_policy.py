@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..errors import first_line
 from ..http import is_loopback, own_address
 from ..policy import (
     ADAPTER_CONFIG,
@@ -66,8 +67,7 @@ def load_tokenizer(
     try:
         loaded: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {first}") from error
+        raise ModelNotFoundError(f"cannot load the tokenizer of {source!r}: {first_line(error)}") from error
     return loaded
 
 
@@ -225,7 +225,7 @@ class ServedPolicy:
             default_adapter=self.policy.model.adapters[0],
             tool_format=tool_format,
             thinking=thinking,
-            extra_eos_ids=self._generation_eos_ids(),
+            extra_eos_ids=self.policy.eos_ids,
             sessions=sessions,
         )
         return self.server.start()
@@ -276,10 +276,3 @@ class ServedPolicy:
             self.server.stop(drain_seconds)
         self.sampler.close()
         self.policy.close()
-
-    def _generation_eos_ids(self) -> list[int]:
-        config = self.policy.model.base.generation_config
-        eos = None if config is None else config.eos_token_id
-        if eos is None:
-            return []
-        return list(eos) if isinstance(eos, list | tuple) else [int(eos)]

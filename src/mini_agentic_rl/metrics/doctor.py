@@ -229,6 +229,8 @@ close."""
 _NEARLY_ALL: Final = 0.85
 _NEAR: Final = 0.1
 """Distance from 0 or 1 within which a mean reward counts as 0 or 1."""
+_SAME_REWARD: Final = 0.05
+"""Standard deviation up to which the rewards of a step count as the same."""
 _UNREWARDED: Final = 0.1
 _FAILED: Final = 0.2
 _FALL: Final = 0.05
@@ -265,13 +267,13 @@ def equal_rewards(view: RunView) -> Finding | None:
     if groups < _FEW_GROUPS or groups - signals < _MOST * groups:
         return None
     reward, spread = mean(row[2] for row in rows), mean(row[3] for row in rows)
+    if partial_reward(view) is not None:  # it says more
+        return None
     cause = idle_cause(reward, spread)
     if cause == "alike" and reward >= 1 - _NEAR:
         cause = "solved"
     elif cause == "alike" and abs(reward) <= _NEAR:
         cause = "unsolved"
-    if cause == "constant":  # `partial_reward` says more about it
-        return None
     seen = (
         f"in {groups - signals:.0f} of {groups:.0f} groups of {latest(len(rows), 'step')} all rollouts "
         f"earned the same (mean reward {number(reward)}), and such a group has no gradient"
@@ -282,18 +284,21 @@ def equal_rewards(view: RunView) -> Finding | None:
 
 
 def partial_reward(view: RunView) -> Finding | None:
-    """Find that all rollouts earn the same partial reward, by an answer that earns it for any task."""
-    rows = view.last("reward/mean", "reward/std", "groups/count")
-    if sum(row[2] for row in rows) < _FEW_GROUPS:
+    """Find that nearly all rollouts earn the same partial reward, by an answer that earns it for any task."""
+    rows = view.last("groups/count", "groups/with_signal", "reward/mean", "reward/std")
+    groups, signals = sum(row[0] for row in rows), sum(row[1] for row in rows)
+    if groups < _FEW_GROUPS or groups - signals < _MOST * groups:
         return None
-    reward, spread = mean(row[0] for row in rows), mean(row[1] for row in rows)
-    if idle_cause(reward, spread) != "constant" or any(abs(row[0] - reward) > _EXACT for row in rows):
+    reward = mean(row[2] for row in rows)
+    same = all(row[3] <= _SAME_REWARD and abs(row[2] - reward) <= _SAME_REWARD for row in rows)
+    if not same or not _SAME_REWARD < abs(reward) < 1 - _SAME_REWARD:
         return None
     return Finding(
         "partial_reward",
         "fault",
-        "Every rollout earns the same partial reward",
-        f"all rewards of {latest(len(rows), 'step')} are {number(reward)}",
+        "Nearly every rollout earns the same partial reward",
+        f"the mean reward of {latest(len(rows), 'step')} is {number(reward)}, "
+        f"the largest standard deviation {number(max(row[3] for row in rows))}",
         "Read a rollout: an answer that always earns this part hides the whole reward, so let wrong answers earn "
         "nothing and begin anew; if it is the least that can be earned, take easier tasks, or raise `temperature` or "
         "`samples_per_prompt`",

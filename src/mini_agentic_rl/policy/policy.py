@@ -74,6 +74,13 @@ class Policy:
         """Optimizer steps behind the adapter that is trained; of several, the first."""
         return self.model.version(self.model.adapters[0])
 
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Token ids that end an answer by the model's generation config."""
+        config = self.model.base.generation_config
+        eos = None if config is None else config.eos_token_id
+        return () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+
     def learner(self, settings: LearnerSettings, adapter: str = DEFAULT_ADAPTER) -> Learner:
         """Return a learner with a fresh optimizer over `adapter`. Use it inside `run` only."""
         learner = Learner(self.model, settings, adapter)

@@ -24,6 +24,7 @@ from transformers import (
 )
 from transformers.modeling_layers import GenericForSequenceClassification
 
+from ...errors import first_line
 from ...gateway import load_tokenizer
 from ...logging import only_errors_of
 from ...policy import (
@@ -372,9 +373,9 @@ def _loading(model: str) -> Iterator[None]:
     except PolicyError:
         raise
     except Exception as error:
-        first = str(error).strip().splitlines()[0]
         raise ModelNotFoundError(
-            f"{model!r} cannot be loaded: {first} (give a local folder or a Hugging Face id)", setting="model"
+            f"{model!r} cannot be loaded: {first_line(error)} (give a local folder or a Hugging Face id)",
+            setting="model",
         ) from error
 
 

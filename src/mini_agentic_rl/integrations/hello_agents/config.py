@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field
 
 from ...algorithm import GRPOSettings
 from ...config import SeedSettings, Settings, restated
-from ...errors import UserError
+from ...errors import UserError, first_line
 from ...metrics import LoggerName
 from ...policy import Dtype, LearnerSettings, LoraSettings, ModelSettings
 from ...post_training import PostTrainingSettings
@@ -163,9 +163,9 @@ def model_source(config: TrainingConfig) -> str:
     try:
         return str(snapshot_download(config.model_name, revision=config.model_revision))
     except (HfHubHTTPError, LocalEntryNotFoundError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
         raise UserError(
-            f"model_name {config.model_name!r} in the revision {config.model_revision!r} cannot be loaded: {first}"
+            f"model_name {config.model_name!r} in the revision {config.model_revision!r} cannot be loaded: "
+            f"{first_line(error)}"
         ) from error
 
 

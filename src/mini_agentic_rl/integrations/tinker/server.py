@@ -99,6 +99,7 @@ class TinkerServer(AdmittingServer):
         """
         source = str(resolve_model(model)) if isinstance(model, str) else model.name_or_path
         loaded = load_tokenizer(model, tokenizer)
+        end_id = () if loaded.eos_token_id is None else (loaded.eos_token_id,)
         # Every layer has an adapter from the start, which nobody uses: those of clients are put beside it.
         policy = Policy.load(model, engine=engine, lora=LoraSettings(r=1, alpha=1), **(load or {}))
         try:
@@ -107,7 +108,7 @@ class TinkerServer(AdmittingServer):
                 names=tuple(dict.fromkeys(name for name in known if name)) or ("model",),
                 tokenizer=loaded,
                 tokenizer_id=tokenizer_id or source,
-                eos_ids=_eos_ids(policy, loaded),
+                eos_ids=tuple(dict.fromkeys((*policy.eos_ids, *end_id))),
             )
             service = TinkerService(
                 policy,
@@ -209,12 +210,3 @@ def _counts(service: TinkerService) -> dict[str, int]:
         "requests": len(service.promises),
         "adapters": service.adapter_count,
     }
-
-
-def _eos_ids(policy: Policy, tokenizer: Any) -> tuple[int, ...]:
-    config = policy.model.base.generation_config
-    given = None if config is None else config.eos_token_id
-    ids = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
-    if tokenizer.eos_token_id is not None:
-        ids.append(tokenizer.eos_token_id)
-    return tuple(dict.fromkeys(int(each) for each in ids))
