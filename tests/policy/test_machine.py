@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mini_agentic_rl.policy import resolve_device
+from mini_agentic_rl.policy import PolicyError, resolve_device
 from mini_agentic_rl.policy.machine import ThreadCount
 from processes import run_python
 
@@ -110,3 +110,9 @@ def test_capacities_of_the_environment_stand(monkeypatch: pytest.MonkeyPatch) ->
     resolve_device("cpu")
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
     assert int(os.environ["LRU_CACHE_CAPACITY"]) > 0
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu:", "hpu", "xpu" if sys.platform == "darwin" else "mps"])
+def test_a_device_that_torch_does_not_have_is_an_error_of_that_setting(device):
+    with pytest.raises(PolicyError, match=rf"^device: .*{device}"):
+        resolve_device(device)

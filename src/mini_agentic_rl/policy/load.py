@@ -36,7 +36,7 @@ def resolve_device(device: str) -> torch.device:
     """Return the device of a name; `auto` is the first CUDA device, else the CPU.
 
     Raises:
-        PolicyError: there is no CUDA device.
+        PolicyError: there is no such device here.
     """
     bound_product_caches()  # before any weights are loaded
     if device == "auto":
@@ -50,7 +50,13 @@ def resolve_device(device: str) -> torch.device:
                 setting="device",
             )
         raise PolicyError(f"torch sees no CUDA device for {device!r}: use `device=cpu`", setting="device")
-    return torch.device(device)
+    try:
+        found = torch.device(device)
+        if found.type not in ("cpu", "cuda"):
+            torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, ImportError) as error:
+        raise PolicyError(f"torch has no device {device!r} here: use `device=auto`", setting="device") from error
+    return found
 
 
 def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:
