@@ -279,7 +279,13 @@ def test_a_teacher_with_other_tokens_is_refused(tmp_path):
     tokenizer.add_tokens(["another"])
     tokenizer.save_pretrained(tmp_path / "other")
     trained = algorithm(**SIZES, teacher=str(tmp_path / "other"))
-    with pytest.raises(UserError, match="another tokenizer"):
+    with pytest.raises(UserError, match=r"^teacher: .*another tokenizer"):
+        fit(trained, Letters(), TASKS[:1], [CountLetters()])
+
+
+def test_a_teacher_that_cannot_be_loaded_is_an_error_of_that_setting(tmp_path):
+    trained = algorithm(**SIZES, teacher=str(tmp_path / "nothing"))
+    with pytest.raises(UserError, match=r"^teacher: .*nothing"):
         fit(trained, Letters(), TASKS[:1], [CountLetters()])
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
+from ..errors import UserError
 from ..gateway import ServedPolicy, load_tokenizer
 from ..plugins import load_part
 from ..policy import (
@@ -258,11 +259,12 @@ def make_teachers(settings: GRPOSettings, served: ServedPolicy, learners: Mappin
     name = None if teacher == BASE_TEACHER else _TEACHER_ADAPTER if _TEACHER_ADAPTER in model.versions else teacher
     if name is None or name in model.versions:
         return {adapter: learner.scorer(name) for adapter, learner in learners.items()}
-    if served.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
-        raise PolicyError(
-            f"{teacher} has another tokenizer than {served.name}: no token is compared", setting="teacher"
-        )
-    other = load_model(teacher, device=str(model.device))
+    try:
+        if served.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
+            raise PolicyError(f"{teacher} has another tokenizer than {served.name}: no token is compared")
+        other = load_model(teacher, device=str(model.device))
+    except UserError as error:
+        raise PolicyError(error.text, setting="teacher") from error
     other.base.to(model.dtype).requires_grad_(False)
     return {
         adapter: Scorer(
