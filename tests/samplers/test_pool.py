@@ -337,7 +337,14 @@ async def test_an_answer_of_a_given_form_is_refused(base, tmp_path):
             [delta async for delta in on.pool.complete(TokenRequest(PROMPT, constraint=lambda: None))]
 
 
-@pytest.mark.parametrize("given", [{"sampler_url": ["http://a:1"]}, {"sampler": "sglang"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"sampler_url": ["http://a:1"]},
+        {"sampler": "sglang"},
+        {"sampler": "vllm", "sampler_url": ["http://gpu1:8000", "localhost:8000"]},
+    ],
+)
 def test_settings_that_do_not_go_together_are_refused(given):
     with pytest.raises(ValueError, match="sampler_url"):
         SamplerSettings(**given)

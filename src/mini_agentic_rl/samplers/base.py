@@ -105,7 +105,7 @@ class SamplerSettings(Settings):
     sampler_args: str = ""
     """Further options for `vllm serve`, as one text: "--gpu-memory-utilization 0.5"."""
     sampler_folder: Path | None = None
-    """Folder for new weights, which the servers must see under the same path; by default `sampler` in the output
+    """Folder for new weights, which the servers must see under the same path; by default `sampler/` in the output
     folder."""
     sampler_timeout: float = Field(default=900.0, gt=0)
     """Seconds that a request waits for a healthy server, and that a server may take to start."""
@@ -125,4 +125,7 @@ class SamplerSettings(Settings):
             raise ValueError("`sampler_url` names servers: give `sampler=vllm` or `sampler=sglang` with it")
         if self.sampler == "sglang" and not self.sampler_url:
             raise ValueError("`sampler=sglang` needs the address of a server that runs: give `sampler_url`")
+        strange = next((url for url in self.sampler_url if not url.startswith(("http://", "https://"))), None)
+        if strange is not None:
+            raise ValueError(f"`sampler_url` needs the whole address, such as http://gpu1:8000, not {strange!r}")
         return self
