@@ -58,6 +58,13 @@ def test_each_recipe_has_its_own_defaults():
     assert guess["output_dir"] == "outputs/guess-agent"
 
 
+def test_only_the_main_job_has_the_folder_of_the_main_job():
+    main = _settings()["output_dir"]
+    assert _settings(agent="units", dataset="units", seed=1)["output_dir"] == main
+    assert _settings(agent="my_agent:judge", dataset="own.jsonl")["output_dir"] == "outputs/my_agent-judge-agent"
+    assert _settings(agent="math", dataset="arithmetic")["output_dir"] == "outputs/arithmetic-agent"
+
+
 def test_families_with_tools_mix_imitation_into_their_steps_where_that_is_possible():
     assert _settings(agent="retrieval")["sft_coef"] > 0
     assert _settings()["sft_coef"] == 0  # its demonstrations show wrong operations too

@@ -128,8 +128,8 @@ class TrainConfig(RunnerSettings, JsonSettings):
         ),
     }
     helps: ClassVar[Mapping[str, str]] = {
-        "loop.max_new_tokens": "At most this many sampled tokens in one model call; the default depends on the agent: "
-        "96 for `sql`, 48 for `arithmetic`, less for games, else 128.",
+        "loop.max_new_tokens": "Maximum number of sampled tokens in one model call; the default depends on the agent: "
+        "48 for `units`, `math` and `retrieval`, 96 for `sql`, 1024 for a command, 128 for an agent of your own.",
     }
 
     algorithm: AlgorithmName = "grpo"
@@ -226,7 +226,9 @@ def with_agent_defaults(config: TrainConfig) -> TrainConfig:
     is_command = bool(config.harness.agent_command)
     tasks = matching_tasks(config.tasks, is_command=is_command)
     changes: dict[str, Any] = {"tasks": tasks}
-    if "output_dir" not in config.run.model_fields_set and (is_command or tasks != config.tasks):
+    main = TaskSettings()
+    is_main = not is_command and (tasks.agent, tasks.dataset) == (main.agent, main.dataset)
+    if "output_dir" not in config.run.model_fields_set and not is_main:
         # the default, outputs/math-agent, is the folder of the main job
         agent = "command" if is_command else tasks.dataset if tasks.agent == MATH else tasks.agent
         name = _UNSAFE.sub("-", agent.removeprefix(ENV).partition("?")[0])
