@@ -63,6 +63,26 @@ def _invoke(*arguments: str, error: BaseException | None = None):
     return result, seen
 
 
+class WarmUp(Settings):
+    examples: int = 8
+    """How many."""
+    batch: int = 4
+    """How many at once."""
+    until: Literal["ready", "examples"] = "ready"
+    """The end: `ready`, or after all (`examples`) of `batch=9`."""
+
+
+def test_help_names_settings_as_options_and_values_as_they_are_given():
+    app = typer.Typer()
+
+    @settings_command(app, "warm-up", WarmUp)
+    def warm_up(settings: WarmUp) -> None:
+        """Imitate."""
+
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    assert "`ready`, or after all (`examples`) of `--batch 9`." in shown
+
+
 def test_every_field_can_be_given_and_the_settings_know_which_were():
     _, (settings,) = _invoke("--steps", "3", "--no-fresh", "--names", "a")
     assert settings == Example(fresh=False)

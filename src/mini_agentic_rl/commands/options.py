@@ -184,9 +184,10 @@ def option_name(setting: Setting) -> str:
     return str(extra_of(setting.field).get("option", "--" + setting.name.replace("_", "-")))
 
 
-def with_options(kind: type[Settings], text: str) -> str:
-    """Return a text in which names of settings in backticks are replaced by the options of a command."""
-    return spelled_settings(text, lambda name: _spelling(kind, name), quote="`")
+def with_options(kind: type[Settings], text: str, values: Sequence[str] = ()) -> str:
+    """Return a text in which names of settings in backticks, other than `values`, are replaced by the options of a
+    command."""
+    return spelled_settings(text, lambda name: None if name in values else _spelling(kind, name), quote="`")
 
 
 def _show_all(context: typer.Context, requested: bool) -> None:
@@ -232,7 +233,7 @@ def _parameter(kind: type[Settings], setting: Setting, *, is_hidden: bool) -> in
     placeholder = _choices(annotation)
     if COMMAS in setting.field.metadata:  # the settings split and check the items
         annotation, placeholder = list[str], placeholder or f"<{get_args(annotation)[0].__name__}>"
-    about = with_options(kind, setting.help)
+    about = with_options(kind, setting.help, values=(placeholder or "").strip("[]").split("|"))
     if extra_of(setting.field).get("argument"):
         argument = typer.Argument(help=about, show_default=False)
         default = inspect.Parameter.empty if setting.field.is_required() else setting.default

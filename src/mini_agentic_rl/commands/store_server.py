@@ -64,11 +64,7 @@ class ServeStoreSettings(StoreLimits, AddressSettings, TraceExportSettings):
 
 
 def serve_store(settings: ServeStoreSettings) -> None:
-    """Serve a store over HTTP until Ctrl-C, for an algorithm and runners in other terminals or on other machines.
-
-    Raises:
-        UserError: the settings contradict each other, or the store or the port cannot be opened.
-    """
+    """Serve a store over HTTP until Ctrl-C, for an algorithm and runners in other terminals or on other machines."""
     from ..store import LightningStoreServer, open_store
     from ..trainer import exported
 
