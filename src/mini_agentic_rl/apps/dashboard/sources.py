@@ -209,9 +209,9 @@ def run_sources(folders: Sequence[Path]) -> list[ShownRun]:
     for folder in folders:
         path = folder.expanduser()
         if not path.is_dir():
-            raise UserError(f"{folder}: there is no such folder; name the folders of runs", setting="runs")
+            raise UserError(f"{folder}: there is no such folder; name the folder of a run")
         if not any((path / name).exists() for name in ("config.json", "metrics.jsonl", RUN_STORE_FILE)):
-            raise UserError(f"{folder}: no run wrote this folder (no config.json, no {RUN_STORE_FILE})", setting="runs")
+            raise UserError(f"{folder}: no run wrote this folder (no config.json, no {RUN_STORE_FILE})")
         name = _free(path.resolve().name, [source.name for source in sources])
         sources.append(ShownRun(name, path))
     return sources
