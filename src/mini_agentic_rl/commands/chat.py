@@ -170,7 +170,7 @@ class Conversation:
 
 
 def chat(settings: ChatSettings) -> None:
-    """Talk to a model or an adapter, with the math agent's tools."""
+    """Talk to a model or an adapter, with the tools of the agent that it was trained as."""
     from openai import OpenAI
 
     console = VisibleConsole()
