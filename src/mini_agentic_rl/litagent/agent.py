@@ -64,8 +64,8 @@ class LitAgent(Generic[TaskT]):
 
     Args:
         trained_agents: regular expression that is searched in the names of agents; only LLM calls of matching agents
-            are trained. None trains all. The names come from spans (`gen_ai.agent.name`): those of the agent framework,
-            or of an `operation(name=…, **{"gen_ai.agent.name": …})` around the calls.
+            are trained. None trains all. The names are those of `with agent(name):` around the calls, else of spans of
+            the agent framework (`gen_ai.agent.name`).
     """
 
     trained_agents: str | None = None

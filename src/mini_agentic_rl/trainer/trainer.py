@@ -224,6 +224,7 @@ class Trainer:
 
         Raises:
             ValueError: there is no agent.
+            UserError: `output_dir` holds a run, and neither `resume` nor `overwrite` is set.
             RuntimeError: called from inside a running event loop.
             Exception: whatever the algorithm raised.
             KeyboardInterrupt: Ctrl-C; a checkpoint is written where there is an output_dir.

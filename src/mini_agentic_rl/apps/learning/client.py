@@ -88,7 +88,7 @@ class Sessions:
         """Give a session, or one answer in it, a reward.
 
         Args:
-            reward: any finite number; more is better.
+            reward: a number from -1e9 to 1e9; more is better.
             response_id: id of the answer, as its call returned it; None for the whole session.
             choice: index of the answer if the call returned several.
             replace: replace an earlier reward, which is refused otherwise.
@@ -96,7 +96,7 @@ class Sessions:
         Raises:
             UnknownSessionError: the key has no session of this id.
             SessionConflictError: it has a reward, was learnt from, or made no call.
-            SessionRequestError: the reward is not finite, or there is no such answer.
+            SessionRequestError: the reward is out of range, or there is no such answer.
         """
         if reward - reward != 0:  # neither NaN nor an infinity can be written as JSON
             raise SessionRequestError(f"the reward is {reward}: it must be finite", "reward_invalid")
