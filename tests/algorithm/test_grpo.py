@@ -283,6 +283,14 @@ def test_a_teacher_with_other_tokens_is_refused(tmp_path):
         fit(trained, Letters(), TASKS[:1], [CountLetters()])
 
 
+def test_a_teacher_that_cannot_be_loaded_is_an_error_that_names_the_setting(tmp_path):
+    (tmp_path / "empty").mkdir()
+    trained = algorithm(**SIZES, teacher=str(tmp_path / "empty"))
+    with pytest.raises(UserError, match="no model in the folder") as caught:
+        fit(trained, Letters(), TASKS[:1], [CountLetters()])
+    assert caught.value.setting == "teacher"
+
+
 def test_the_command_takes_all_of_it_by_name():
     given = TrainConfig(
         separate_rewards="correct,format",

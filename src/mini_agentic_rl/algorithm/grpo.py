@@ -258,11 +258,14 @@ def make_teachers(settings: GRPOSettings, served: ServedPolicy, learners: Mappin
     name = None if teacher == BASE_TEACHER else _TEACHER_ADAPTER if _TEACHER_ADAPTER in model.versions else teacher
     if name is None or name in model.versions:
         return {adapter: learner.scorer(name) for adapter, learner in learners.items()}
-    if served.tokenizer.get_vocab() != load_tokenizer(teacher).get_vocab():
+    try:
+        vocabulary, other = load_tokenizer(teacher).get_vocab(), load_model(teacher, device=str(model.device))
+    except PolicyError as error:
+        raise PolicyError(error.text, setting="teacher") from error
+    if served.tokenizer.get_vocab() != vocabulary:
         raise PolicyError(
             f"{teacher} has another tokenizer than {served.name}: no token is compared", setting="teacher"
         )
-    other = load_model(teacher, device=str(model.device))
     other.base.to(model.dtype).requires_grad_(False)
     return {
         adapter: Scorer(
