@@ -31,18 +31,21 @@ def main() -> None:
     parser.add_argument("--output-dir", default="outputs/rl-training-example", help="folder for the results")
     options = parser.parse_args()
 
-    # An agent may choose any name: a folder of models outside the tool's own has to be named by the program.
-    tool = RLTrainingTool(options.output_dir, model_folders=[options.model] if Path(options.model).is_dir() else [])
+    # An agent may choose any name: a folder of models outside the tool's own has to be named by the program. The tool
+    # reads relative paths from its own folder.
+    folder = Path(options.model).resolve()
+    model, folders = (str(folder), [folder]) if folder.is_dir() else (options.model, [])
+    tool = RLTrainingTool(options.output_dir, model_folders=folders)
     rows = {"dataset": options.dataset, "max_samples": options.max_samples}
     found = use(tool, {"action": "load_dataset", "format": "rl", **rows})
     print(f"{found['dataset_size']} tasks with {', '.join(found['sample_keys'])}")
 
     training = {**rows, "num_epochs": options.num_epochs, "overwrite": True}
-    use(tool, {"action": "train", "algorithm": "sft", "model_name": options.model, "output_dir": "sft", **training})
+    use(tool, {"action": "train", "algorithm": "sft", "model_name": model, "output_dir": "sft", **training})
     reinforcement = {"algorithm": "grpo", "model_name": "sft", "max_new_tokens": options.max_new_tokens}
     use(tool, {"action": "train", "output_dir": "grpo", **reinforcement, **training})
 
-    for name in (options.model, "sft", "grpo"):
+    for name in (model, "sft", "grpo"):
         measured = use(
             tool, {"action": "evaluate", "model_name": name, **rows, "max_new_tokens": options.max_new_tokens}
         )

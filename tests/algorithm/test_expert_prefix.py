@@ -42,7 +42,16 @@ def demonstration(task):
     ]
 
 
-def run(folder, monkeypatch, *, tasks=TASKS[:2], steps=1):
+class FailsAfterTheExpert(TwoCalls):
+    """Fails at the end of a rollout that began as the expert did."""
+
+    async def rollout_async(self, task, resources, rollout):
+        await super().rollout_async(task, resources, rollout)
+        if rollout.metadata["heard"] == FIRST:
+            raise ConnectionError("the connection is lost")
+
+
+def run(folder, monkeypatch, *, tasks=TASKS[:2], steps=1, agent=TwoCalls, **settings):
     """Train with an expert; return the groups of each update."""
     seen, update = [], GRPOObjective.update
 
@@ -54,8 +63,8 @@ def run(folder, monkeypatch, *, tasks=TASKS[:2], steps=1):
     with monkeypatch.context() as patch:
         patch.setattr(GRPOObjective, "update", watched)
         sizes = {"total_steps": steps, "tasks_per_step": 2, "samples_per_prompt": 6, "max_new_tokens": 24}
-        trained = algorithm(warm_start=start, expert_prefix=True, **sizes)
-        fit(trained, TwoCalls(), tasks, [OnlyAfterTheExpert()], n_runners=6, output_dir=folder)
+        trained = algorithm(warm_start=start, expert_prefix=True, **sizes, **settings)
+        fit(trained, agent(), tasks, [OnlyAfterTheExpert()], n_runners=6, output_dir=folder)
     return seen
 
 
@@ -89,6 +98,16 @@ def _prefix_calls(folder):
 def test_tasks_of_a_kind_share_the_number_of_given_calls(tmp_path, monkeypatch):
     run(tmp_path, monkeypatch, tasks=[task | {"kind": "greeting"} for task in TASKS[:2]])
     assert _prefix_calls(tmp_path) == {"greeting": 1}
+
+
+@pytest.mark.parametrize(("on_failure", "size"), [("drop", 0), ("zero", 6)])
+def test_a_rollout_that_fails_after_the_expert_counts_as_any_other_that_fails(
+    tmp_path, monkeypatch, caplog, on_failure, size
+):
+    ((*_, prefixed),) = run(tmp_path, monkeypatch, tasks=TASKS[:1], agent=FailsAfterTheExpert, on_failure=on_failure)
+    assert prefixed.is_prefixed
+    assert prefixed.rewards.tolist() == [0.0] * size
+    assert ("6 of 6 rollouts not trained" in caplog.text) == (on_failure == "drop")
 
 
 def test_it_needs_steps_that_are_sampled_as_a_whole():

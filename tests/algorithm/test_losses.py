@@ -191,6 +191,15 @@ def test_a_loss_of_ones_own_is_trained_with_by_its_name(monkeypatch):
     assert seen[1].rollout_S.abs().max() > 0
 
 
+@pytest.mark.parametrize("returned", [None, torch.ones(2), Surrogate(torch.tensor(1.0)), Surrogate(torch.ones(2, 1))])
+def test_a_loss_that_returns_no_number_for_each_term_is_an_error_that_names_the_setting(monkeypatch, returned):
+    monkeypatch.setitem(LOSSES, "mine", PolicyLoss(lambda terms: returned))
+    inputs = _inputs(np.ones(2), np.ones(2), np.ones(2), logprobs_S=torch.zeros(2))
+    with pytest.raises(UserError, match="'mine' has to return a Surrogate") as caught:
+        PolicyGradientLoss(policy_loss="mine")(inputs)
+    assert caught.value.setting == "policy_loss"
+
+
 ADVANTAGES = [1.2, -0.7, 0.3, -0.8]
 
 

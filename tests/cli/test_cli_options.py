@@ -129,9 +129,10 @@ def _file(folder: Path, name: str, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize(("name", "text"), [("a.yaml", YAML), ("a.toml", TOML), ("a.json", JSON)])
-def test_a_file_sets_by_name_and_in_groups_and_options_win(name, text, tmp_path):
-    config = read_settings(TrainConfig, {"total_steps": 5}, _file(tmp_path, name, text))
+def test_a_file_sets_by_name_and_in_groups_and_options_win(name, text, mark, tmp_path):
+    config = read_settings(TrainConfig, {"total_steps": 5}, _file(tmp_path, name, mark + text))
     assert (config.loop.total_steps, config.learner.learning_rate, config.learner.weight_decay) == (5, 1e-4, 0.1)
     assert config.model_fields_set == {"loop", "learner"}
     assert config.loop.model_fields_set == {"total_steps"}
@@ -171,6 +172,8 @@ def test_a_setting_without_an_option_is_refused_on_the_command_line():
         ("total_steps: -1", "run.yaml: total_steps -1: input should be greater than or equal to 0"),
         ("learner: {momentum: 1}", "run.yaml: learner.momentum is unknown"),
         ("loop: {total_stepz: 1}", "run.yaml: loop.total_stepz is unknown: did you mean total_steps?"),
+        ("total_steps: 1\nloop:\n", "run.yaml: loop holds no settings by name"),
+        ("lora: [r]", "run.yaml: lora holds no settings by name"),
         ("- 3", "run.yaml holds no settings by name"),
         ("a: b: c", "run.yaml: this is no YAML"),
     ],

@@ -147,8 +147,9 @@ def test_an_assistant_is_trained_against_a_simulated_user(both, brief, tmp_path)
         assert (folder / "adapter_model.safetensors").is_file()
 
 
-def test_a_model_is_trained_by_the_tool_of_an_agent(brief, tmp_path):
+def test_a_model_is_trained_by_the_tool_of_an_agent(brief, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(brief).parent)
     size = ("--dataset", "arithmetic:1", "--max-samples", "2", "--max-new-tokens", "4")
-    printed = _run("rl_training_example.py", "--model", brief, *size, "--output-dir", str(tmp_path / "run"))
+    printed = _run("rl_training_example.py", "--model", Path(brief).name, *size, "--output-dir", str(tmp_path / "run"))
     measured = [line for line in printed.splitlines() if line.endswith("of 2")]
-    assert [line.split(":")[0].strip() for line in measured] == [brief, "sft", "grpo"]
+    assert [line.rpartition(":")[0].strip() for line in measured] == [str(Path(brief).resolve()), "sft", "grpo"]

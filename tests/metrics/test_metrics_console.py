@@ -63,6 +63,13 @@ def test_one_number_stands_for_a_family(metrics, expected):
     assert headline(metrics, "reward") == expected
 
 
+@pytest.mark.parametrize("prefix", ["", "solver/"])
+def test_a_distance_from_sampler_teacher_or_earlier_weights_is_not_shown_as_that_from_the_reference(prefix):
+    others = {f"{prefix}{name}/kl": 0.5 for name in ("mismatch", "staleness", "teacher", "update")}
+    assert headline(others, "kl") is None
+    assert headline({**others, f"{prefix}kl": 0.25}, "kl") == 0.25
+
+
 @pytest.mark.parametrize(("total", "done", "shown"), [(30, 12, "12/30"), (None, 3, "3/3")])
 def test_a_phase_ends_where_it_stopped(total, done, shown):
     def write(logger):

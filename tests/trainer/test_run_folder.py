@@ -12,9 +12,11 @@ from letters import TASKS, CountLetters, Kept, Letters, algorithm
 
 from mini_agentic_rl import Baseline, Trainer
 from mini_agentic_rl.errors import UserError
+from mini_agentic_rl.gateway import load_tokenizer
 from mini_agentic_rl.metrics import MetricsLogger, read_metrics
 from mini_agentic_rl.trainer import what_next
 from mini_agentic_rl.trainer.run_folder import RunFolder
+from tiny import tiny_tokenizer
 
 CONFIG = {"model": "tiny", "learning_rate": 1e-3, "nested": {"a": 1, "b": [1, 2]}, "output_dir": "x"}
 
@@ -183,9 +185,10 @@ def test_a_run_leaves_configuration_metrics_summary_and_report_and_says_what_to_
     kept = Kept()
     _fit(tmp_path, logger=kept)
     assert kept.notes[-2:] == [
-        f"to use what was trained: mini-agentic-rl chat --adapter {tmp_path / 'adapter'}",
-        f"or behind a URL:         mini-agentic-rl serve --adapter {tmp_path / 'adapter'}",
+        f"to use what was trained: mini-agentic-rl chat --model {tmp_path / 'adapter'}",
+        f"or behind a URL:         mini-agentic-rl serve --model {tmp_path / 'adapter'}",
     ]
+    assert len(load_tokenizer(str(tmp_path / "adapter"))) == len(tiny_tokenizer())
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["algorithm"], config["agent"], config["tasks"]) == ("MiniGRPO", "Letters", {"train": 8, "val": 8})
     assert (config["loop"]["total_steps"], config["learner"]["learning_rate"]) == (1, 3e-3)

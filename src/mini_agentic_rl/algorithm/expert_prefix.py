@@ -20,8 +20,8 @@ import numpy as np
 from ..semconv import EXPERT_PREFIX
 from ..tokens import CompletionRecord
 from .groups import Group, groups_of
-from .rollouts import read_rollouts, run_rollouts
-from .sampling import SampledStep
+from .rollouts import count_reasons, read_rollouts, run_rollouts
+from .sampling import SampledStep, as_zero
 from .state import RunState
 
 _RIGHT: Final = 1.0
@@ -88,6 +88,9 @@ async def _sample(run: RunState, step: int, given: dict[int, list[CompletionReco
     finally:
         for name in names.values():
             del server.expert_prefixes[name]
+    if settings.on_failure == "zero":
+        finished = [as_zero(rollout) for rollout in finished]
+    count_reasons(finished, lambda rollout: rollout.untrainable, "not trained", run.causes)
     groups = groups_of(finished, step, run.models, settings)
     return [replace(group, is_prefixed=True) for group in next(iter(groups.values()))]
 

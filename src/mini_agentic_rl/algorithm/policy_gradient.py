@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..policy import ClipRange, Learner, LossInputs, LossOutputs
 from ..tokens import PackedTrees
 from .losses import Floats, KLEstimator, PolicyLoss, Stream, find_loss, importance_correction, kl
@@ -75,6 +76,11 @@ class PolicyGradientLoss:
             inputs = replace(inputs, old_logprobs_S=inputs.behaviour_logprobs_S)
         bounds = ClipRange(1 - self.clip_low, 1 + self.clip_high, self.divergence_bound)
         surrogate = self.chosen.surrogate(replace(inputs, bounds=bounds))
+        if getattr(getattr(surrogate, "objective_S", None), "shape", None) != weights_S.shape:
+            raise UserError(
+                f"{self.policy_loss!r} has to return a Surrogate with one number for each term",
+                setting="policy_loss",
+            )
         objective_S = surrogate.objective_S if correction_S is None else correction_S * surrogate.objective_S
         loss = -(weights_S * objective_S).sum()
         mismatch_S = learner_S - inputs.behaviour_logprobs_S

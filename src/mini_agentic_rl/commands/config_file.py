@@ -48,12 +48,15 @@ def _refuse_unknown(values: Mapping[Any, Any], kinds: Sequence[type[Settings]], 
         if name not in known and name not in settings:
             complaint = refusal(str(name), sorted(settings)) or f"{name} is unknown"
             raise UserError(f"{path}: {group}{complaint.replace('`', '')}", setting="config")
-        if isinstance(value, Mapping) and name in known:
-            annotation = known[name].annotation
-            types = (annotation, *get_args(annotation))
-            inner = [type_ for type_ in types if isclass(type_) and issubclass(type_, Settings)]
-            if inner:
-                _refuse_unknown(value, inner, path, f"{group}{name}.")
+        if name not in known:
+            continue
+        annotation = known[name].annotation
+        types = (annotation, *get_args(annotation))
+        inner = [type_ for type_ in types if isclass(type_) and issubclass(type_, Settings)]
+        if inner and isinstance(value, Mapping):
+            _refuse_unknown(value, inner, path, f"{group}{name}.")
+        elif inner and not (value is None and type(None) in types):
+            raise UserError(f"{path}: {group}{name} holds no settings by name", setting="config")
 
 
 def as_yaml(settings: Settings) -> str:
@@ -80,19 +83,19 @@ def _parse(path: Path) -> Any:
     suffix = path.suffix.lower()
     if path.stat().st_size > MAX_BYTES:
         raise ValueError(f"settings take {MAX_BYTES} bytes at most")
+    if suffix not in (".yaml", ".yml", ".toml", ".json"):
+        raise ValueError("settings are read from .yaml, .toml and .json")
+    text = path.read_text(encoding="utf-8-sig")  # editors on Windows may write a byte order mark
     if suffix == ".toml":
         if sys.version_info >= (3, 11):
             import tomllib
         else:
             import tomli as tomllib
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(text)
     if suffix == ".json":
-        return json.loads(path.read_text(encoding="utf-8"))
-    if suffix not in (".yaml", ".yml"):
-        raise ValueError("settings are read from .yaml, .toml and .json")
+        return json.loads(text)
     import yaml
 
-    text = path.read_text(encoding="utf-8")
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None and _size(root, {}) > MAX_VALUES:

@@ -77,12 +77,11 @@ def _tokenizer_of_adapter(folder: str | Path) -> str | None:
 
 
 def save_kept_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a tokenizer beside all weights in a folder (adapters and models), if it has a tool format: the tokenizer of
+    """Write a tokenizer beside all models in a folder; beside adapters too if it has a tool format: the tokenizer of
     the base model does not."""
-    if kept_tool_format(tokenizer) != "auto":
-        for name in (ADAPTER_CONFIG, "config.json"):
-            for weights in folder.rglob(name):
-                tokenizer.save_pretrained(weights.parent)
+    for name in ("config.json", *([] if kept_tool_format(tokenizer) == "auto" else [ADAPTER_CONFIG])):
+        for weights in folder.rglob(name):
+            tokenizer.save_pretrained(weights.parent)
 
 
 class ServedPolicy:

@@ -87,13 +87,17 @@ SFT = "sft/"
 """Prefix of metrics of the warm-up, after the name of the adapter if there are several."""
 
 
+_OTHER_DISTANCES = {"mismatch", "staleness", "teacher", "update"}
+"""Metrics whose `…/kl` is not the distance from the reference, which `kl` is."""
+
+
 def headline_name(metrics: Mapping[str, float | None], family: str) -> str | None:
     """Return the name of a family's headline metric: `family`, else `family/mean`, else its first `family/…`, else the
     first `…/family`, as in `sft/loss`; None if the family has no value."""
     names = [name for name, value in metrics.items() if value is not None]
     first = [name for name in (family, f"{family}/mean") if name in names]
     inner = [name for name in names if name.startswith(f"{family}/")]
-    outer = [name for name in names if name.endswith(f"/{family}")]
+    outer = [name for name in names if name.endswith(f"/{family}") and name.split("/")[-2] not in _OTHER_DISTANCES]
     return next(iter((*first, *inner, *outer)), None)
 
 

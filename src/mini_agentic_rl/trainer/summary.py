@@ -116,13 +116,15 @@ _TRANSCRIPTS = 6
 
 
 def what_next(folder: RunFolder) -> list[str]:
-    """Return the last lines of a run: the verdict, its folder, and the commands that use its adapter."""
+    """Return the last lines of a run: the verdict, its folder, and the commands that use its adapter, or its model
+    where all weights were trained."""
     lines = verdict_lines(folder.read_summary().get("verdict"))
     lines.append(f"the run is in {folder.path}: {folder.report_path.name} has its curves and transcripts")
     if folder.adapter_path.is_dir():
-        adapter = shlex.quote(str(folder.adapter_path))
-        lines.append(f"to use what was trained: mini-agentic-rl chat --adapter {adapter}")
-        lines.append(f"or behind a URL:         mini-agentic-rl serve --adapter {adapter}")
+        option = "--model" if (folder.adapter_path / "config.json").is_file() else "--adapter"
+        trained = f"{option} {shlex.quote(str(folder.adapter_path))}"
+        lines.append(f"to use what was trained: mini-agentic-rl chat {trained}")
+        lines.append(f"or behind a URL:         mini-agentic-rl serve {trained}")
     return lines
 
 
