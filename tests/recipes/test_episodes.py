@@ -170,6 +170,8 @@ def test_a_measure_is_converted_or_the_reason_is_given() -> None:
     wrong = 'error: write a number and a unit, as "12 feet"'
     results = {"12 feet": "3.66 metres", " 1 Foot ": "0.305 metres", "2.5 nautical miles": "4.63 kilometres"}
     results |= {"3 parsecs": "error: no unit named parsecs", "feet": wrong, "twelve feet": wrong, "12": wrong}
+    results |= {"3 more feet": "0.915 metres", "3 feet yards": "error: no unit named feet yards"}
+    results |= {"3 and 5 feet": "error: no unit named and 5 feet", "3 5 feet": "error: no unit named 5 feet"}
     for measure, result in results.items():
         call = calls("convert", json.dumps({"measure": measure}))
         (reply,) = find_family("units").start({"answer": "1"}).receive(call)
