@@ -65,9 +65,9 @@ class TrainConfig(RunnerSettings, JsonSettings):
     """The configuration of `train`."""
 
     defaults: ClassVar[Mapping[str, Any]] = {
-        "loop.epochs_per_batch": 1,
         **_main_job_defaults(),
         "loop.samples_per_prompt": 8,
+        "loop.epochs_per_batch": 1,
         "loop.max_new_tokens": None,
         "run.output_dir": Path("outputs/math-agent"),
         **{f"loop.{name}": None for name in (*VARIED, *PPO_ALONE)},

@@ -24,7 +24,6 @@ DEFAULT_SIZE = 1000
 
 SHORT_IMITATION: Mapping[str, Any] = {
     "loop.total_steps": 12,
-    "loop.epochs_per_batch": 1,
     "loop.tasks_per_step": 12,
     "loop.tool_format": "auto",
     "lora.r": 8,

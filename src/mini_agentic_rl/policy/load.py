@@ -51,12 +51,12 @@ def resolve_device(device: str) -> torch.device:
             )
         raise PolicyError(f"torch sees no CUDA device for {device!r}: use `device=cpu`", setting="device")
     try:
-        found = torch.device(device)
-        if found.type not in ("cpu", "cuda"):
-            torch.empty(0, device=found)
+        chosen = torch.device(device)
+        if chosen.type not in ("cpu", "cuda"):
+            torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError, ImportError) as error:
         raise PolicyError(f"torch has no device {device!r} here: use `device=auto`", setting="device") from error
-    return found
+    return chosen
 
 
 def resolve_dtype(dtype: Dtype, device: torch.device) -> torch.dtype:

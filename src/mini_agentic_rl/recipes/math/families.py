@@ -52,7 +52,6 @@ _MAX_BATCHES_WITHOUT_NEW: Final = 50
 
 _ARITHMETIC: Final[Mapping[str, Any]] = {
     "loop.total_steps": 6,
-    "loop.epochs_per_batch": 1,
     "loop.tasks_per_step": 12,
     "loop.tool_format": "compact",
     "lora.r": 16,

@@ -118,8 +118,7 @@ it to answer without calculating."""
 
 _MAIN_JOB: Final[Mapping[str, Any]] = {
     **SHORT_IMITATION,
-    "loop.total_steps": 12,
-    "loop.epochs_per_batch": 2,
+    "loop.total_steps": 20,
     "loop.tasks_per_step": 8,
     "loop.tool_format": "compact",
     "learner.learning_rate": 5e-4,
@@ -132,11 +131,9 @@ _MAIN_JOB: Final[Mapping[str, Any]] = {
 }
 """Training settings: a short warm-up until the policy is ready for rewards, then rewards alone. The policy is tried
 after 48, 64 and 96 examples. The rate of the warm-up falls: with a constant one the last batches decide whether a
-measure after the first is converted at all (`dev/LOG.md`). Each step has four tasks of each of the two kinds, and
-takes two optimizer steps: rollouts cost as much as learning does, and 12 such steps reach more than 20 of one optimizer
-step each. The rate of reinforcement learning rises for six optimizer steps: with two, the second one can teach to
-convert without end. The cache holds the 128 conversations of a measurement in float32; a smaller one computes their
-prompts again and again."""
+measure after the first is converted at all (`dev/LOG.md`). The rate of reinforcement learning rises for six steps:
+with two, the second step can teach to convert without end. Each step has four tasks of each of the two kinds. The
+cache holds the 128 conversations of a measurement in float32; a smaller one computes their prompts again and again."""
 
 _SHOWN_WHOLE: Final = ("centimetres", "metres")
 """Metric units of sums whose demonstrations convert every measure: 4 in 10. The others convert only the first."""
