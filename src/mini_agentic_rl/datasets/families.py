@@ -28,7 +28,6 @@ SHORT_IMITATION: Mapping[str, Any] = {
     "loop.tool_format": "auto",
     "lora.r": 8,
     "learner.warmup_steps": 0,
-    "engine.cache_mib": 768,
     "learner.learning_rate": 8e-4,
     "warm_start.examples": 32,
     "warm_start.until": "ready",

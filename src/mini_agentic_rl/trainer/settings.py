@@ -24,7 +24,7 @@ StrategyName: TypeAlias = Literal["shm", "cs", "ray"]
 class RunnerSettings(Settings):
     """Settings of the runners, which run the agent."""
 
-    n_runners: int = Field(default=128, ge=1)
+    n_runners: int = Field(default=64, ge=1)
     """Rollouts that run at the same time, at most."""
     strategy: StrategyName | None = None
     """Place of the runners: `shm` in this process, `cs` in processes of their own (4 of them, unless `n_runners` says

@@ -56,7 +56,6 @@ _ARITHMETIC: Final[Mapping[str, Any]] = {
     "loop.tool_format": "compact",
     "lora.r": 16,
     "learner.warmup_steps": 0,
-    "engine.cache_mib": 768,
     "learner.learning_rate": 2e-4,
     "learner.max_batch_tokens": 650,
     "warm_start.examples": 2048,

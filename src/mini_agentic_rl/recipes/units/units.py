@@ -123,7 +123,6 @@ _MAIN_JOB: Final[Mapping[str, Any]] = {
     "loop.tool_format": "compact",
     "learner.learning_rate": 5e-4,
     "learner.warmup_steps": 6,
-    "engine.cache_mib": 1024,
     "warm_start.examples": 96,
     "warm_start.learning_rate": 2e-3,
     "warm_start.batch_size": 4,
@@ -132,8 +131,7 @@ _MAIN_JOB: Final[Mapping[str, Any]] = {
 """Training settings: a short warm-up until the policy is ready for rewards, then rewards alone. The policy is tried
 after 48, 64 and 96 examples. The rate of the warm-up falls: with a constant one the last batches decide whether a
 measure after the first is converted at all (`dev/LOG.md`). The rate of reinforcement learning rises for six steps:
-with two, the second step can teach to convert without end. Each step has four tasks of each of the two kinds. The
-cache holds the 128 conversations of a measurement in float32; a smaller one computes their prompts again and again."""
+with two, the second step can teach to convert without end. Each step has four tasks of each of the two kinds."""
 
 _SHOWN_WHOLE: Final = ("centimetres", "metres")
 """Metric units of sums whose demonstrations convert every measure: 4 in 10. The others convert only the first."""
