@@ -165,6 +165,11 @@ def test_numbers_that_are_none_or_not_finite_are_passed_over():
     assert diagnose(RunView.of_rows(run)) == []
 
 
+def test_low_entropy_is_no_fault_once_the_tasks_are_solved():
+    learned = rows(entropy=lambda over: 0.6 * (1 - over) + 0.01, reward__mean=lambda over: 0.3 + 0.65 * over)
+    assert "entropy_gone" not in named(diagnose(RunView.of_rows(learned)))
+
+
 def test_a_watch_finds_the_same_as_a_look_at_all_rows():
     for run in FAULTS.values():
         watch, last = RunWatch(), None

@@ -19,6 +19,8 @@ _FEW_TASKS: Final = 4
 _SAME: Final = 0.95
 _SOLVED: Final = 0.9
 """Mean reward above which the common answer may be right."""
+_MOSTLY_SOLVED: Final = 0.8
+"""Mean reward above which low entropy is what training is for."""
 _CUT: Final = 0.1
 _OFTEN_CUT: Final = 0.3
 _NO_ENTROPY: Final = 0.002
@@ -91,9 +93,10 @@ def same_answer(view: RunView) -> Finding | None:
 
 
 def entropy_gone(view: RunView) -> Finding | None:
-    """Find that the policy has hardly any entropy left, so that the rollouts of a task are the same."""
+    """Find that the policy has hardly any entropy left before it has solved its tasks, so that the rollouts of a task
+    are the same."""
     first, rows = view.first("entropy"), view.last("entropy")
-    if len(rows) < 3:
+    if len(rows) < 3 or mean(row[0] for row in view.last("reward/mean")) > _MOSTLY_SOLVED:
         return None
     before, now = mean(row[0] for row in first), mean(row[0] for row in rows)
     if not (now <= _NO_ENTROPY or (now <= _LEFT * before and now <= _LOW_ENTROPY)):
