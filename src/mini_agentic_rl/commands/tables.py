@@ -55,10 +55,11 @@ def show_result(
     if summary.get("accuracy"):
         console.print(accuracy_table(summary["accuracy"]))
     if summary.get("checks"):
-        table = Table("", "check", "mean", "95 % interval", title="Other checks of the same answers")
-        for row in summary["checks"]:
-            name, check = (visible_line(str(row[key])) for key in ("name", "check"))
-            table.add_row(name, check, number(row["mean"]), f"{number(row['low'])} – {number(row['high'])}")
+        means = {(row["check"], row["name"]): number(row["mean"]) for row in summary["checks"]}
+        names = list(dict.fromkeys(row["name"] for row in summary["checks"]))
+        table = Table("", *(visible_line(str(name)) for name in names), title="Other checks of the same answers, mean")
+        for check in dict.fromkeys(row["check"] for row in summary["checks"]):
+            table.add_row(visible_line(str(check)), *(means.get((check, name), "") for name in names))
         console.print(table)
     for key, consequence in (("untrained", "not trained"), ("failed", "counted as wrong")):
         for reason, count in (summary.get(key) or {}).items():
