@@ -93,7 +93,8 @@ class Admission:
         self._lock = threading.Lock()
         self.paused = False
         """True while requests are held."""
-        self._draining = False
+        self.draining = False
+        """True while no requests are admitted, from `drain` to `reopen`."""
         self._waiting: set[asyncio.Future[None]] = set()
         self._empty = threading.Event()
         self.active = 0
@@ -103,11 +104,6 @@ class Admission:
     def waiting(self) -> int:
         """Number of requests that wait for the end of a pause."""
         return len(self._waiting)
-
-    @property
-    def draining(self) -> bool:
-        """True if no requests are admitted."""
-        return self._draining
 
     @contextmanager
     def admitted(self, headers: Mapping[str, str]) -> Iterator[str]:
@@ -119,7 +115,7 @@ class Admission:
             OverloadedError: its key exceeds the rate limit or the concurrency limit.
         """
         key = self.keys.check(headers)
-        if self._draining:
+        if self.draining:
             raise DrainingError
         bound = self.limits.max_concurrent_requests
         if bound is not None and self._by_key[key] >= bound:
@@ -168,14 +164,14 @@ class Admission:
                 raise OverloadedError("the model is being updated; try again", retry_after=_PAUSED_RETRY_SECONDS)
             turn = asyncio.get_running_loop().create_future()
             with self._lock:
-                if not self.paused or self._draining:
+                if not self.paused or self.draining:
                     break
                 self._waiting.add(turn)
             try:
                 await turn
             finally:
                 self._waiting.discard(turn)
-        if self._draining:
+        if self.draining:
             raise DrainingError
 
     def pause(self) -> None:
@@ -193,17 +189,14 @@ class Admission:
         """Admit no more requests, and wait at most `timeout` seconds for the running ones; True if all have ended."""
         self._empty.clear()
         with self._lock:
-            self._draining = True
+            self.draining = True
             self._wake()
-        end = time.monotonic() + timeout
-        if self.active == 0:
-            return True
-        return self._empty.wait(max(0.0, end - time.monotonic()))
+        return self.active == 0 or self._empty.wait(timeout)
 
     def reopen(self) -> None:
         """Admit requests again after `drain`."""
         with self._lock:
-            self._draining = False
+            self.draining = False
 
     def _wake(self) -> None:
         for turn in list(self._waiting):

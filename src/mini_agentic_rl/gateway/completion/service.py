@@ -33,8 +33,6 @@ from .choice import Choice
 from .record import TOKENS_HELP, RolloutAttempts
 from .remember import ConversationMemory, Prompt
 
-_GAUGES: Final = ("attempts", "tokens")
-"""Counters of `ConversationMemory` that may decrease."""
 _MAX_ID: Final = 2**31
 
 
@@ -296,13 +294,13 @@ class ChatService(CallContext):
         }
 
     def metric_counters(self) -> Iterable[MetricFamily]:
-        counters, conversations = self.counters, self.memory.counters()
+        counters = self.counters
         tokens = {
             "prompt": counters.prompt_tokens,
             "cached": counters.cached_tokens,
             "completion": counters.completion_tokens,
         }
-        prompts = {kind: count for kind, count in conversations.items() if kind not in (*_GAUGES, "forked")}
+        prompts = {kind: count for kind, count in self.memory.prompt_counts().items() if kind != "forked"}
         yield MetricFamily.by_kind("tokens", TOKENS_HELP, tokens)
         yield MetricFamily.by_kind(
             "prompts", "Prompts that began, continued or forked a conversation, and why.", prompts
@@ -310,7 +308,8 @@ class ChatService(CallContext):
 
     def metric_gauges(self) -> Iterable[MetricFamily]:
         load = self.sampler.load()
-        remembered = {kind: count for kind, count in self.memory.counters().items() if kind in _GAUGES}
+        counters = self.memory.counters()
+        remembered = {kind: counters[kind] for kind in ("attempts", "tokens")}
         yield MetricFamily.by_kind("sequences", "Answers being sampled, and waiting for their turn.", load.sequences)
         yield MetricFamily.by_kind(
             "kv_blocks", "Blocks of the key/value cache: in use, kept for reuse, free.", load.kv_blocks
