@@ -97,6 +97,7 @@ class Admission:
         """True while no requests are admitted, from `drain` to `reopen`."""
         self._waiting: set[asyncio.Future[None]] = set()
         self._empty = threading.Event()
+        """Set when the last running request ends."""
         self.active = 0
         """Number of admitted requests, including those that wait for the end of a pause."""
 
@@ -139,13 +140,13 @@ class Admission:
             self._by_key[key] -= 1
             if not self._by_key[key]:
                 del self._by_key[key]
-            if self.draining and not self.active:  # it may have begun meanwhile
+            if not self.active:
                 self._empty.set()
 
     @contextmanager
-    def resting(self, headers: Mapping[str, str]) -> Iterator[None]:
-        """Do not count an admitted request as concurrent for the duration of the block, while it waits for an event."""
-        key = self.keys.check(headers)
+    def resting(self, key: str) -> Iterator[None]:
+        """Do not count an admitted request of this API key as concurrent for the duration of the block, while it waits
+        for an event."""
         self._by_key[key] -= 1
         try:
             yield
@@ -185,13 +186,14 @@ class Admission:
             self.paused = False
             self._wake()
 
-    def drain(self, timeout: float) -> bool:
-        """Admit no more requests, and wait at most `timeout` seconds for the running ones; True if all have ended."""
-        self._empty.clear()
+    def drain(self, timeout: float) -> None:
+        """Admit no more requests, and wait at most `timeout` seconds for the running ones."""
         with self._lock:
             self.draining = True
+            self._empty.clear()
             self._wake()
-        return self.active == 0 or self._empty.wait(timeout)
+        if self.active:
+            self._empty.wait(timeout)
 
     def reopen(self) -> None:
         """Admit requests again after `drain`."""

@@ -19,7 +19,6 @@ from .computer import resident_bytes as resident_bytes
 from .computer import seconds_of_family as seconds_of_family
 from .computer import weaker_bounds as weaker_bounds
 from .deadline import DeadlineProcess as DeadlineProcess
-from .deadline import DeadlineProcessError as DeadlineProcessError
 from .deadline import EndedError as EndedError
 from .deadline import LateError as LateError
 from .deadline import NotReadyError as NotReadyError

@@ -34,19 +34,15 @@ _EXIT_LIMIT: Final = 1.0
 _MEMORY_CHECK_SECONDS: Final = 0.05
 
 
-class DeadlineProcessError(RuntimeError):
-    """The process gave no answer."""
-
-
-class NotReadyError(DeadlineProcessError):
+class NotReadyError(RuntimeError):
     """The process did not come up; the message says why."""
 
 
-class LateError(DeadlineProcessError):
+class LateError(RuntimeError):
     """The answer took longer than its limit; the process was killed."""
 
 
-class EndedError(DeadlineProcessError):
+class EndedError(RuntimeError):
     """The process ended instead of answering."""
 
     def __init__(self, status: int) -> None:

@@ -85,12 +85,12 @@ class ChatService(CallContext):
     def parse(self, dialect: Dialect, body: dict[str, Any], exchange: Exchange) -> tuple[ChatRequest, Sequence[str]]:
         return parse_chat_request(exchange.chat), dialect.left_out(body)
 
-    async def begin(self, chat: ChatRequest, exchange: Exchange, caller: Caller, key: str) -> ChatCall:
+    async def begin(self, request: ChatRequest, exchange: Exchange, caller: Caller, key: str) -> ChatCall:
         """Prepare a request, and begin to sample it if it is streamed. A call without a seed takes one of its rollout,
         if that has a seed.
 
         Args:
-            chat: the request.
+            request: the request.
             exchange: translates the answer.
             caller: the sender.
             key: API key of the client, which separates clients outside of rollouts.
@@ -103,7 +103,6 @@ class ChatService(CallContext):
             ContextLengthError: the prompt leaves no room for an answer.
             RolloutBudgetError: the attempt has used up its calls or tokens.
         """
-        request = chat
         adapter, scope = self._adapter(request.model), caller.scope
         attempt = await self.attempts.find(scope)
 
