@@ -249,7 +249,7 @@ async def test_an_event_set_in_another_thread_wakes_every_waiting_coroutine() ->
 
 
 def test_delays_double_and_begin_anew_after_a_long_run() -> None:
-    backoff = Backoff(first=0.5, longest=30.0, steady=60.0)
+    backoff = Backoff()
     assert [backoff.after_run(1.0) for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert backoff.after_run(61.0) == 0.5
     assert backoff.crashes == 1

@@ -135,7 +135,7 @@ def test_an_address_that_cannot_be_used_names_the_setting(serve, tokenizer):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_sampler_that_is_busy_gives_429_and_one_that_fails_gives_500_without_its_message(serve, caplog, stream):
-    server, sampler = serve(["ok"], failure=OverloadedError(retry_after=2.5))
+    server, sampler = serve(["ok"], failure=OverloadedError("the sampler is busy", retry_after=2.5))
     busy = _post(server, stream=stream)
     assert (busy.status_code, busy.headers["retry-after"]) == (429, "2.5")
     assert busy.json()["error"]["code"] == "rate_limit_exceeded"
@@ -164,7 +164,7 @@ def test_health_and_metrics_report_requests_conversations_and_the_state(serve):
     _post(server, "messages", {"model": "tiny", "max_tokens": 5, "messages": BODY["messages"]})
     _post(server, temperature=9)
     _post(server, user="x" * 1000)
-    sampler.failure = OverloadedError()
+    sampler.failure = OverloadedError("the sampler is busy")
     _post(server)
     sampler.failure = RuntimeError("out of order")
     _post(server)

@@ -34,7 +34,7 @@ LIMIT = 1000
 
 class _Server:
     def __init__(self) -> None:
-        self.metrics = RequestMetrics("test", "path", (0.1, 1.0))
+        self.metrics = RequestMetrics("test", "path", (0.1, 1.0), lambda: ())
         admission = Admission(RequestLimits(max_body_bytes=LIMIT), ["key"])
 
         async def echo(request: Request) -> Response:

@@ -25,7 +25,6 @@ from mini_agentic_rl.http import (
     AdmittingServer,
     ApiKeys,
     RequestLimits,
-    ServerThread,
     new_app,
     openai_response,
     read_body,
@@ -259,7 +258,7 @@ async def wait(request: Request) -> Response:
 def test_who_waits_for_an_answer_of_a_loop_that_ends_is_told_at_once() -> None:
     app = Starlette(routes=[Route("/", answer), Route("/wait", wait), Route("/end", end_loop)])
     with ThreadPoolExecutor(8) as clients, httpx.Client(timeout=30) as kept:
-        server = ServerThread(app, "127.0.0.1", 0, "test server").start()
+        server = AdmittingServer(app, Admission(RequestLimits()), "127.0.0.1", 0, "test server").start()
         try:
             assert kept.get(server.root).text == "here"  # its connection stays open
             waiting = [clients.submit(httpx.get, f"{server.root}/wait", timeout=60) for _ in range(8)]
@@ -278,7 +277,7 @@ def test_who_waits_for_an_answer_of_a_loop_that_ends_is_told_at_once() -> None:
 
 def test_a_server_that_ends_unasked_serves_again_on_its_port(caplog: pytest.LogCaptureFixture) -> None:
     app = Starlette(routes=[Route("/", answer), Route("/end", end_loop)])
-    server = ServerThread(app, "127.0.0.1", 0, "test server").start()
+    server = AdmittingServer(app, Admission(RequestLimits()), "127.0.0.1", 0, "test server").start()
     try:
         for ended in range(1, 3):
             while caplog.text.count("the test server stopped unexpectedly") < ended:  # it may not be there again yet

@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from mini_agentic_rl.http import ServerThread
+from mini_agentic_rl.http import Admission, AdmittingServer, RequestLimits
 from mini_agentic_rl.samplers.clients import Generation, ReplicaLostError, SglangClient
 from mini_agentic_rl.tokens import SamplingParams
 
@@ -34,7 +34,7 @@ class SglangServer:
 
             return StreamingResponse(events(), media_type="text/event-stream")
 
-        self.thread = ServerThread(app, "127.0.0.1", 0, "test SGLang").start()
+        self.thread = AdmittingServer(app, Admission(RequestLimits()), "127.0.0.1", 0, "test SGLang").start()
 
     async def chunks(self):
         asked = Generation("m", "policy@v3", (1, 2, 3), SamplingParams(max_tokens=8, seed=1 << 40), "salt")

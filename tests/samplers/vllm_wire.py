@@ -17,7 +17,7 @@ import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
-from mini_agentic_rl.http import ServerThread
+from mini_agentic_rl.http import Admission, AdmittingServer, RequestLimits
 from mini_agentic_rl.policy import EngineSettings, LoraSettings, Policy, load_weights
 from mini_agentic_rl.samplers import PolicySampler
 from mini_agentic_rl.tokens import SamplingParams, TokenRequest
@@ -85,7 +85,7 @@ class VllmWireServer:
         self.sampler = PolicySampler(
             self.policy.engine, base_name="base", adapters=list(self.policy.model.versions), context_length=512
         )
-        self.thread: ServerThread | None = None
+        self.thread: AdmittingServer | None = None
         self.start()
 
     @property
@@ -95,7 +95,9 @@ class VllmWireServer:
 
     def start(self) -> None:
         """Begin to listen, at the port of the last time."""
-        self.thread = ServerThread(self._app(), self.host, self.port, "test vLLM").start()
+        self.thread = AdmittingServer(
+            self._app(), Admission(RequestLimits()), self.host, self.port, "test vLLM"
+        ).start()
         self.port = self.thread.port
 
     def kill(self) -> None:

@@ -91,11 +91,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.loop = asyncio.new_event_loop()
         self.opened = AsyncExitStack()
-        self.patch = ExitStack()
-        for name in ("time.time", "mini_agentic_rl.store.lifecycle.steady"):
-            self.patch.enter_context(mock.patch(name, self.clock))
-        entered = self.opened.enter_async_context(opened_store(kind, Path(self.folder.name)))
-        self.store: LightningStore = self.run(entered)
+        with ExitStack() as patch:  # a store that cannot be opened leaves other tests their time
+            for name in ("time.time", "mini_agentic_rl.store.lifecycle.steady"):
+                patch.enter_context(mock.patch(name, self.clock))
+            entered = self.opened.enter_async_context(opened_store(kind, Path(self.folder.name)))
+            self.store: LightningStore = self.run(entered)
+            self.patch = patch.pop_all()
         self.model = ModelStore()
         self.ended: dict[str, str] = {}
         self.span_ids = itertools.count(1)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ..errors import UserError
 from ..logging import Throttle
@@ -26,25 +26,24 @@ from .base import AlgorithmBundle, ExecutionEvent, RunnerBundle, ThreadingEvent
 logger = logging.getLogger(__name__)
 
 
+_FIRST_DELAY_SECONDS: Final = 0.5
+_LONGEST_DELAY_SECONDS: Final = 30.0
+_LASTING_SECONDS: Final = 60.0
+"""A run that took longer than this resets the delay and the count of crashes."""
+
+
 class Backoff:
-    """Delays between restarts of a runner that crashes: they double, and begin anew after a run that lasted.
+    """Delays between restarts of a runner that crashes: they double, and begin anew after a run that lasted."""
 
-    Args:
-        first: seconds of the first delay.
-        longest: most seconds of a delay.
-        steady: a run of so many seconds resets the delay and the count of crashes.
-    """
-
-    def __init__(self, first: float = 0.5, longest: float = 30.0, steady: float = 60.0) -> None:
+    def __init__(self) -> None:
         self.crashes = 0
         """Number of crashes in a row."""
-        self._first, self._longest, self._steady = first, longest, steady
 
     def after_run(self, seconds: float) -> float:
         """Count a crash after a run of so many seconds; return the seconds to wait before the next run."""
-        self.crashes = 1 if seconds > self._steady else self.crashes + 1
+        self.crashes = 1 if seconds > _LASTING_SECONDS else self.crashes + 1
         doublings = min(self.crashes - 1, 30)
-        return min(self._longest, self._first * float(2**doublings))
+        return min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * float(2**doublings))
 
 
 async def run_here(

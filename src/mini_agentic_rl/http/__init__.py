@@ -1,7 +1,7 @@
 """The parts that all servers of this project share.
 
-`ServerThread` runs an ASGI application in a thread, and `AdmittingServer` puts an `Admission` in front of it: keys,
-rate, concurrency, pausing, draining. `read_body`, `json_object` and `checked` read bounded bodies, every failure is an
+`AdmittingServer` runs an ASGI application in a thread, within an `Admission`: keys, rate, concurrency, pausing,
+draining. `read_body`, `json_object` and `checked` read bounded bodies, every failure is an
 `HttpError`, `new_app` and `AdmittedEndpoint` turn it into a response in the server's own shape, and `RequestMetrics`
 counts requests for Prometheus.
 

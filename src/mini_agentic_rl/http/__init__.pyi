@@ -48,6 +48,5 @@ from .json_text import json_object as json_object
 from .json_text import parse_json as parse_json
 from .json_text import size_of as size_of
 from .server import AdmittingServer as AdmittingServer
-from .server import ServerThread as ServerThread
 from .server import own_address as own_address
 from .server import reached_at as reached_at

@@ -93,9 +93,11 @@ class Admission:
         self._lock = threading.Lock()
         self.paused = False
         """True while requests are held."""
-        self._draining = False
+        self.draining = False
+        """True while no requests are admitted, from `drain` to `reopen`."""
         self._waiting: set[asyncio.Future[None]] = set()
         self._empty = threading.Event()
+        """Set when the last running request ends."""
         self.active = 0
         """Number of admitted requests, including those that wait for the end of a pause."""
 
@@ -103,11 +105,6 @@ class Admission:
     def waiting(self) -> int:
         """Number of requests that wait for the end of a pause."""
         return len(self._waiting)
-
-    @property
-    def draining(self) -> bool:
-        """True if no requests are admitted."""
-        return self._draining
 
     @contextmanager
     def admitted(self, headers: Mapping[str, str]) -> Iterator[str]:
@@ -119,7 +116,7 @@ class Admission:
             OverloadedError: its key exceeds the rate limit or the concurrency limit.
         """
         key = self.keys.check(headers)
-        if self._draining:
+        if self.draining:
             raise DrainingError
         bound = self.limits.max_concurrent_requests
         if bound is not None and self._by_key[key] >= bound:
@@ -143,13 +140,13 @@ class Admission:
             self._by_key[key] -= 1
             if not self._by_key[key]:
                 del self._by_key[key]
-            if self.draining and not self.active:  # it may have begun meanwhile
+            if not self.active:
                 self._empty.set()
 
     @contextmanager
-    def resting(self, headers: Mapping[str, str]) -> Iterator[None]:
-        """Do not count an admitted request as concurrent for the duration of the block, while it waits for an event."""
-        key = self.keys.check(headers)
+    def resting(self, key: str) -> Iterator[None]:
+        """Do not count an admitted request of this API key as concurrent for the duration of the block, while it waits
+        for an event."""
         self._by_key[key] -= 1
         try:
             yield
@@ -168,14 +165,14 @@ class Admission:
                 raise OverloadedError("the model is being updated; try again", retry_after=_PAUSED_RETRY_SECONDS)
             turn = asyncio.get_running_loop().create_future()
             with self._lock:
-                if not self.paused or self._draining:
+                if not self.paused or self.draining:
                     break
                 self._waiting.add(turn)
             try:
                 await turn
             finally:
                 self._waiting.discard(turn)
-        if self._draining:
+        if self.draining:
             raise DrainingError
 
     def pause(self) -> None:
@@ -189,21 +186,19 @@ class Admission:
             self.paused = False
             self._wake()
 
-    def drain(self, timeout: float) -> bool:
-        """Admit no more requests, and wait at most `timeout` seconds for the running ones; True if all have ended."""
-        self._empty.clear()
+    def drain(self, timeout: float) -> None:
+        """Admit no more requests, and wait at most `timeout` seconds for the running ones."""
         with self._lock:
-            self._draining = True
+            self.draining = True
+            self._empty.clear()
             self._wake()
-        end = time.monotonic() + timeout
-        if self.active == 0:
-            return True
-        return self._empty.wait(max(0.0, end - time.monotonic()))
+        if self.active:
+            self._empty.wait(timeout)
 
     def reopen(self) -> None:
         """Admit requests again after `drain`."""
         with self._lock:
-            self._draining = False
+            self.draining = False
 
     def _wake(self) -> None:
         for turn in list(self._waiting):

@@ -275,13 +275,24 @@ class RequestMetrics:
         prefix: Prefix of all names.
         label: Label that distinguishes requests, such as "path".
         seconds: Bounds of the histograms of seconds.
+        gauges: Returns metrics of the current state, at each scrape.
+        counters: Returns metrics that never decrease, at each scrape.
         streams: Measure the time to the first event of streamed responses too.
     """
 
-    def __init__(self, prefix: str, label: str, seconds: Sequence[float], *, streams: bool = False) -> None:
-        self.prefix = prefix
+    def __init__(
+        self,
+        prefix: str,
+        label: str,
+        seconds: Sequence[float],
+        gauges: Callable[[], Iterable[MetricFamily]],
+        counters: Callable[[], Iterable[MetricFamily]] = lambda: (),
+        *,
+        streams: bool = False,
+    ) -> None:
         self.registry = CollectorRegistry()
         """Registry, for further metrics of the server."""
+        self.registry.register(_ScrapedFamilies(prefix, gauges, counters))
         self._requests = Counter(
             f"{prefix}_requests", f"Requests by {label} and outcome.", [label, "outcome"], registry=self.registry
         )
@@ -294,14 +305,6 @@ class RequestMetrics:
         self._first = (
             histogram("time_to_first_token_seconds", "the first event of its streamed answer") if streams else None
         )
-
-    def read_when_asked(
-        self,
-        gauges: Callable[[], Iterable[MetricFamily]],
-        counters: Callable[[], Iterable[MetricFamily]] = lambda: (),
-    ) -> None:
-        """Add families whose values are read at each scrape."""
-        self.registry.register(_ScrapedFamilies(self.prefix, gauges, counters))
 
     def observe(self, name: str, watch: RequestWatch, *, streamed: bool = False) -> None:
         """Count a request that has ended."""

@@ -100,7 +100,7 @@ class OverloadedError(HttpError):
 
     status = 429
 
-    def __init__(self, message: str = "The server is busy; try again shortly.", *, retry_after: float = 1.0) -> None:
+    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
         super().__init__(message, code="rate_limit_exceeded", headers={"Retry-After": f"{retry_after:g}"})
 
 

@@ -1,4 +1,4 @@
-"""Servers in a thread with its own event loop, with or without an admission."""
+"""A server in a thread with its own event loop, behind an admission."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ _CANCELLING = "Cancel %s running task(s), timeout graceful shutdown exceeded"
 logging.getLogger("uvicorn.error").addFilter(_WithoutCancellations())
 
 
-class ServerThread:
-    """Serve an application at one address until it is stopped.
+class AdmittingServer:
+    """Serve an application at one address until it is stopped; its admission is drained first.
 
     Args:
-        app: The ASGI application.
+        app: The ASGI application, whose endpoints use the admission.
+        admission: Admits requests.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         name: Name in thread names and the log.
     """
 
-    def __init__(self, app: Any, host: str, port: int, name: str) -> None:
+    def __init__(self, app: Any, admission: Admission, host: str, port: int, name: str) -> None:
         self._app = app
+        self.admission = admission
         self.host = host
         self._name = name
         self._wanted_port = port
         self._bound_port: int | None = None
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
-        self._bounds: dict[str, Any] = {}
-        """Class variables of its `BoundedConnection`."""
 
     @property
     def port(self) -> int:
@@ -91,14 +91,22 @@ class ServerThread:
         """Serve; returns once connections are accepted. Starting a running server changes nothing.
 
         Raises:
-            ServerStartError: the address cannot be used.
+            ServerStartError: the address cannot be used, or other computers could connect and there is no key.
         """
         if self._thread is not None:
             return self
+        if self.admission.keys.first is None and not is_loopback(self.host):
+            raise ServerStartError(
+                f"listening on {self.host} lets other computers in: set an API key (`api_key`), or listen on "
+                "`host=127.0.0.1`",
+                setting="host",
+            )
+        self.admission.reopen()
         listener = _listen(self.host, self._wanted_port)
         self._bound_port = int(listener.getsockname()[1])
         bounds = {
             "most": most_connections(),
+            "most_unfinished": self.admission.limits.max_awaited_bodies,
             "ending": set(),
             "headless": {},
             "idle": {},
@@ -109,7 +117,7 @@ class ServerThread:
             uvicorn.Config(
                 self._app,
                 loop="asyncio",
-                http=type("Connection", (BoundedConnection,), bounds | self._bounds),
+                http=type("Connection", (BoundedConnection,), bounds),
                 ws="none",
                 lifespan="auto",
                 access_log=False,
@@ -128,50 +136,7 @@ class ServerThread:
             thread.join()
             raise ServerStartError(f"the {self._name} could not start: {server.failure}")
         self._server, self._thread = server, thread
-        return self
-
-    def stop(self, timeout: float = 5.0) -> None:
-        """Refuse new requests, and cancel the running ones after `timeout` seconds. Blocks."""
-        if self._server is None or self._thread is None:
-            return
-        self._server.config.timeout_graceful_shutdown = max(1, round(timeout))
-        self._server.should_exit = True
-        self._thread.join()
-        self._server = self._thread = self._bound_port = None
-
-
-class AdmittingServer(ServerThread):
-    """Serve an application with an admission, which is drained before the server stops.
-
-    Args:
-        app: The ASGI application, whose endpoints use the admission.
-        admission: Admits requests.
-        host: Address to listen on.
-        port: Port to listen on; 0 takes a free one.
-        name: Name in thread names and the log.
-    """
-
-    def __init__(self, app: Any, admission: Admission, host: str, port: int, name: str) -> None:
-        super().__init__(app, host, port, name)
-        self.admission = admission
-        self._bounds = {"most_unfinished": admission.limits.max_awaited_bodies}
-
-    def start(self) -> Self:
-        """Serve; returns once connections are accepted. Starting a running server changes nothing.
-
-        Raises:
-            ServerStartError: the address cannot be used, or other computers could connect and there is no key.
-        """
-        if not self.running:
-            if self.admission.keys.first is None and not is_loopback(self.host):
-                raise ServerStartError(
-                    f"listening on {self.host} lets other computers in: set an API key (`api_key`), or listen on "
-                    "`host=127.0.0.1`",
-                    setting="host",
-                )
-            self.admission.reopen()
-            super().start()
-            self.announce()
+        self.announce()
         return self
 
     def announce(self) -> None:
@@ -180,10 +145,15 @@ class AdmittingServer(ServerThread):
     def stop(self, timeout: float = 5.0) -> None:
         """Refuse new requests with status 503 and a `Retry-After`, and cancel the running ones after `timeout` seconds.
         Blocks."""
-        started = time.monotonic()
+        if self._server is None or self._thread is None:
+            return
+        end = time.monotonic() + timeout
         if self.running:
             self.admission.drain(timeout)
-        super().stop(max(0.0, timeout - (time.monotonic() - started)))
+        self._server.config.timeout_graceful_shutdown = max(1, round(end - time.monotonic()))
+        self._server.should_exit = True
+        self._thread.join()
+        self._server = self._thread = self._bound_port = None
 
     def __enter__(self) -> Self:
         return self.start()

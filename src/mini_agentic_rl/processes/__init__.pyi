@@ -15,10 +15,10 @@ from .computer import freeze_loaded_objects as freeze_loaded_objects
 from .computer import lower_priority as lower_priority
 from .computer import max_open_files as max_open_files
 from .computer import peak_memory_bytes as peak_memory_bytes
+from .computer import resident_bytes as resident_bytes
 from .computer import seconds_of_family as seconds_of_family
 from .computer import weaker_bounds as weaker_bounds
 from .deadline import DeadlineProcess as DeadlineProcess
-from .deadline import DeadlineProcessError as DeadlineProcessError
 from .deadline import EndedError as EndedError
 from .deadline import LateError as LateError
 from .deadline import NotReadyError as NotReadyError

@@ -84,6 +84,14 @@ def peak_memory_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process holds now; 0 if it has ended."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
 def weaker_bounds() -> list[str]:
     """Return the bounds that are weaker on this operating system than on Linux, one sentence each."""
     sentences = []

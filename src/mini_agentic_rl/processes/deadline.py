@@ -24,10 +24,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-import psutil
-
 from .children import start_child
-from .computer import memory_to_watch
+from .computer import memory_to_watch, resident_bytes
 
 START_LIMIT: Final = 60.0
 """Seconds for a process to come up."""
@@ -36,19 +34,15 @@ _EXIT_LIMIT: Final = 1.0
 _MEMORY_CHECK_SECONDS: Final = 0.05
 
 
-class DeadlineProcessError(RuntimeError):
-    """The process gave no answer."""
-
-
-class NotReadyError(DeadlineProcessError):
+class NotReadyError(RuntimeError):
     """The process did not come up; the message says why."""
 
 
-class LateError(DeadlineProcessError):
+class LateError(RuntimeError):
     """The answer took longer than its limit; the process was killed."""
 
 
-class EndedError(DeadlineProcessError):
+class EndedError(RuntimeError):
     """The process ended instead of answering."""
 
     def __init__(self, status: int) -> None:
@@ -103,7 +97,7 @@ class DeadlineProcess:
     def _start(self) -> None:
         """Start the process, unless it is up."""
         # `poll` also returns None for an ended process while another thread reads its exit status.
-        if self._process is not None and self._process.poll() is None and _memory(self._process.pid) > 0:
+        if self._process is not None and self._process.poll() is None and resident_bytes(self._process.pid) > 0:
             return
         self.close()
         self._process = start_child(
@@ -129,7 +123,7 @@ class DeadlineProcess:
         answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=lambda: answers.put(_answer(process, line)), daemon=True).start()
         bound = None if line is None or self._max_memory_mib is None else self._max_memory_mib << 20
-        before = 0 if bound is None else _memory(process.pid)
+        before = 0 if bound is None else resident_bytes(process.pid)
         end = time.monotonic() + limit
         answer: str | None = None
         try:
@@ -139,7 +133,7 @@ class DeadlineProcess:
                     raise LateError(f"no answer within {limit:g} s")
                 with contextlib.suppress(queue.Empty):
                     answer = answers.get(timeout=left if bound is None else min(left, _MEMORY_CHECK_SECONDS))
-                if answer is None and bound is not None and _memory(process.pid) - before > bound:
+                if answer is None and bound is not None and resident_bytes(process.pid) - before > bound:
                     process.kill()
         except BaseException:  # late or interrupted: the answer, still unread, must not be taken for the next one
             self.close()
@@ -163,14 +157,6 @@ def _answer(process: subprocess.Popen[str], line: str | None) -> str:
         return process.stdout.readline()
     except (OSError, ValueError):  # it died before it had read the line, or its streams were closed
         return ""
-
-
-def _memory(pid: int) -> int:
-    """Return the resident bytes of a process; 0 if it has ended."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
 
 
 def serve_answers(prepare: Callable[[], Callable[[Any], Any]]) -> None:

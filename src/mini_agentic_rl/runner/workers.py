@@ -180,8 +180,8 @@ def _gpu_memory() -> list[dict[str, Any]]:
     return gpus
 
 
-async def give_back(store: LightningStore, rollout_id: str, attempt_id: str, reason: str) -> bool:
-    """End the attempt as `failed` for this reason, and queue its rollout again; return True if it was queued.
+async def give_back(store: LightningStore, rollout_id: str, attempt_id: str, reason: str) -> None:
+    """End the attempt as `failed` for this reason, and queue its rollout again.
 
     If a later attempt exists, the rollout is left alone. Nothing happens if the attempt has ended or was declared
     unresponsive: the store has then decided about the rollout already.
@@ -189,13 +189,11 @@ async def give_back(store: LightningStore, rollout_id: str, attempt_id: str, rea
     attempts = list(await store.query_attempts(rollout_id))
     attempt = next((each for each in attempts if each.attempt_id == attempt_id), None)
     if attempt is None or attempt.status not in LIVE_ATTEMPT_STATUSES:
-        return False
-    is_latest = attempt is attempts[-1]
-    if is_latest:
+        return
+    if attempt is attempts[-1]:
         logger.info("rollout %s goes back to the queue: %s", rollout_id, reason)
         await store.update_rollout(rollout_id, status="requeuing")
     await store.update_attempt(rollout_id, attempt_id, status="failed", metadata={**attempt.metadata, "error": reason})
-    return is_latest
 
 
 async def give_back_of_worker(store: LightningStore, worker_id: str, reason: str) -> None:
@@ -233,8 +231,8 @@ class SilentWorkers:
         self._heard: dict[str, tuple[float, float]] = {}
         """By worker: the time of its latest heartbeat in the store, and the local time at which it was first seen."""
 
-    async def check(self) -> int:
-        """Check all workers once; return the number of rollouts that were queued again.
+    async def check(self) -> None:
+        """Check all workers once.
 
         Raises:
             Exception: the store does not answer.
@@ -244,7 +242,6 @@ class SilentWorkers:
         if now - self._last_check > self._silent_seconds / 2:  # the store did not answer meanwhile
             self._heard.clear()
         self._last_check = now
-        queued = 0
         for worker in workers:
             beat = worker.last_heartbeat_time
             if beat is None or worker.current_rollout_id is None or worker.current_attempt_id is None:
@@ -257,8 +254,7 @@ class SilentWorkers:
             if now - since > self._silent_seconds:
                 reason = f"its runner {worker.worker_id} has sent no heartbeat for {self._silent_seconds:g} s"
                 ids = worker.current_rollout_id, worker.current_attempt_id
-                queued += await give_back(self._store, *ids, reason)
-        return queued
+                await give_back(self._store, *ids, reason)
 
 
 async def watch_workers(store: LightningStore, silent_seconds: float) -> None:

@@ -34,8 +34,6 @@ class ContextLengthError(BadRequestError):
             param="messages",
             code="context_length_exceeded",
         )
-        self.prompt_tokens = prompt_tokens
-        self.limit = limit
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,7 @@ class LedgerStore(ForwardingStore):
 
     async def statistics(self) -> LightningStoreStatistics:
         counts = await self._read(lambda ledger: ledger.tables.counts())
-        statistics = LightningStoreStatistics(name=type(self).__name__, uptime=time.monotonic() - self._opened)
-        statistics.update(counts)
-        return statistics
+        return {**counts, "name": type(self).__name__, "uptime": time.monotonic() - self._opened}
 
     async def enqueue_many_rollouts(self, rollouts: Sequence[EnqueueRolloutRequest]) -> Sequence[Rollout]:
         return await self._in_slices(rollouts, Ledger.enqueue_many_rollouts)

@@ -41,10 +41,6 @@ class LoopThread:
             raise LightningStoreError("the store is closed, or was opened before a fork: open it in this process")
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the thread and block until it is done. Call it outside of any event loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
     @property
     def stopped(self) -> bool:
         """True if `stop` was called, or the process was forked."""
@@ -54,7 +50,7 @@ class LoopThread:
         """Cancel the running coroutines and end the thread. Call it from another thread."""
         if self.stopped:
             return
-        self.run(_cancel_others())
+        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_SECONDS)
         if not self._thread.is_alive():

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mini_agentic_rl.http.server import ServerThread
+from mini_agentic_rl.http import Admission, AdmittingServer, RequestLimits
 
 Script = Callable[[dict[str, Any]], Any]
 """From the body of a request to a response, a completion, or a list of chunks."""
@@ -59,7 +59,9 @@ class FakeUpstream:
         self.broken_off = 0
         """Streams that were not read to their end."""
         route = Route("/v1/chat/completions", self._answer, methods=["POST"])
-        self._server = ServerThread(Starlette(routes=[route]), "127.0.0.1", port, "upstream")
+        self._server = AdmittingServer(
+            Starlette(routes=[route]), Admission(RequestLimits()), "127.0.0.1", port, "upstream"
+        )
         self._server.start()
 
     @property

@@ -73,7 +73,7 @@ class Client:
         """One call: the prompt's ids, and all ids once `answer` has been sampled."""
         answer = answer if self.family.thinks else {k: v for k, v in answer.items() if k != "reasoning_content"}
         prompt = self.memory.prompt(ATTEMPT, plain_messages(self.messages), tools)
-        output = [*self.renderer.encode(self.renderer.assistant_text(answer)), self.end_id(answer)]
+        output = [*self.renderer.encode_answer(answer), self.end_id(answer)]
         message = answer_of(self.renderer, output)
         assert essentials(message) == essentials(answer)
         self.memory.remember(ATTEMPT, prompt, prompt.ids, output, plain_messages([message])[0])

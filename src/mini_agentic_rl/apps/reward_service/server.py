@@ -342,7 +342,10 @@ class ScoringMetrics(RequestMetrics):
     """
 
     def __init__(self, queue: Callable[[], Mapping[str, int]]) -> None:
-        super().__init__(_PREFIX, "path", _SECONDS)
+        def waiting() -> Iterable[MetricFamily]:
+            yield MetricFamily.by_kind("queue", "Texts that wait, and that are computed.", queue())
+
+        super().__init__(_PREFIX, "path", _SECONDS, waiting)
         registry = self.registry
         self._texts = Counter(f"{_PREFIX}_texts", "Texts that were scored.", registry=registry)
         self._tokens = Counter(f"{_PREFIX}_tokens", "Tokens that went through the model.", registry=registry)
@@ -350,11 +353,6 @@ class ScoringMetrics(RequestMetrics):
         self._batch_seconds = Histogram(
             f"{_PREFIX}_batch_seconds", "Seconds that a batch took.", buckets=_SECONDS, registry=registry
         )
-
-        def waiting() -> Iterable[MetricFamily]:
-            yield MetricFamily.by_kind("queue", "Texts that wait, and that are computed.", queue())
-
-        self.read_when_asked(waiting)
 
     def on_batch(self, batch: ScoringBatch, seconds: float) -> None:
         """Count a batch."""

@@ -307,7 +307,7 @@ class ChatCall:
         if self.request.return_token_ids:
             fields["token_ids"] = choice.token_ids[start:]
         if complete:
-            fields["finish_reason"] = choice.api_finish_reason
+            fields["finish_reason"] = "tool_calls" if choice.calls else choice.finish_reason
             if choice.stop_reason is not None:
                 fields["stop_reason"] = choice.stop_reason
         return fields

@@ -89,11 +89,6 @@ class Choice:
         by_client = last in self.stop_ids and last not in self.end_ids
         return last if self.stop_string is None and by_client else self.stop_string
 
-    @property
-    def api_finish_reason(self) -> str:
-        """The finish reason as OpenAI names it."""
-        return "tool_calls" if self.calls else self.finish_reason or "stop"
-
     def message(self) -> dict[str, Any]:
         """Return the answer as an OpenAI message."""
         return assistant_message(self.content, self.thought, [call.as_message() for call in self.calls])

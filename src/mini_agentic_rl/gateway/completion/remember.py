@@ -13,8 +13,8 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
 
 from ..dialects import CallScope
 from ..render.messages import squashed, without_thought
@@ -61,15 +61,8 @@ class _RememberedCall:
     """Digest of the answer."""
 
 
-@dataclass
-class _Attempt:
-    calls: OrderedDict[Key, _RememberedCall] = field(default_factory=OrderedDict)
-    """By the key of their messages and answer."""
-
-    def has_answer(self, messages: Sequence[dict[str, Any]]) -> bool:
-        """Return True if any of the messages is a recorded answer of this attempt."""
-        answers = {_link(b"", message) for message in messages if message["role"] == "assistant"}
-        return bool(answers) and any(call.answer in answers for call in tuple(self.calls.values()))
+_Calls: TypeAlias = OrderedDict[Key, _RememberedCall]
+"""The calls of an attempt, by the key of their messages and answer."""
 
 
 class ConversationMemory:
@@ -91,7 +84,7 @@ class ConversationMemory:
         self._max_attempts = max_attempts
         self._max_calls = max_calls
         self._max_tokens = max_tokens
-        self._attempts: OrderedDict[CallScope, _Attempt] = OrderedDict()
+        self._attempts: OrderedDict[CallScope, _Calls] = OrderedDict()
         self._tokens = 0
         self._prompts: Counter[str] = Counter()
 
@@ -142,16 +135,16 @@ class ConversationMemory:
         keys = [(tools_key, b"")]
         for message in messages:
             keys.append((tools_key, _link(keys[-1][1], message)))
-        attempt = self._attempts.get(scope)
+        calls = self._attempts.get(scope)
         reason: ForkReason | None = None
-        if attempt is not None:
+        if calls is not None:
             with suppress(KeyError):  # evicted meanwhile
                 self._attempts.move_to_end(scope)
-            recorded_ids, reason, known = self._continued(renderer, attempt, messages, tools, keys, most)
+            recorded_ids, reason, known = self._continued(renderer, calls, messages, tools, keys, most)
             if recorded_ids is not None:
                 self._prompts[reason or "continued"] += 1
                 return Prompt(recorded_ids, keys[-1], _thoughts(known))
-            reason = reason or _fork_reason(attempt, messages, keys)
+            reason = reason or _fork_reason(calls, messages, keys)
             messages = messages if dropping else known
         ids = renderer.render(messages, tools, most=most, plain=True)
         self._prompts[reason or "rendered"] += 1
@@ -170,31 +163,30 @@ class ConversationMemory:
         tools_key, messages_key = prompt.key
         key = (tools_key, _link(messages_key, message))
         ended = bool(output_ids) and output_ids[-1] == self._renderer.end_of_turn_id
-        attempt = self._attempts.setdefault(scope, _Attempt())
+        calls = self._attempts.setdefault(scope, OrderedDict())
         self._attempts.move_to_end(scope)
         ids = array("i", prompt_ids)
         ids.extend(output_ids)
         thoughts = (*prompt.thoughts, message.get("reasoning_content"))
-        replaced = attempt.calls.pop(key, None)
-        attempt.calls[key] = _RememberedCall(ids, ended, thoughts, prompt.key, _link(b"", message))
+        replaced = calls.pop(key, None)
+        calls[key] = _RememberedCall(ids, ended, thoughts, prompt.key, _link(b"", message))
         self._tokens += len(ids) - (0 if replaced is None else len(replaced.ids))
-        if len(attempt.calls) > self._max_calls:
-            self._tokens -= len(attempt.calls.popitem(last=False)[1].ids)
+        if len(calls) > self._max_calls:
+            self._tokens -= len(calls.popitem(last=False)[1].ids)
         while len(self._attempts) > self._max_attempts or (self._tokens > self._max_tokens and len(self._attempts) > 1):
             # In one step: prompts that are made in threads change the order between two.
             _, dropped = self._attempts.popitem(last=False)
-            self._tokens -= sum(len(call.ids) for call in dropped.calls.values())
+            self._tokens -= sum(len(call.ids) for call in dropped.values())
 
     def forget(self, scope: CallScope) -> None:
         """Drop all calls of an attempt."""
-        dropped = self._attempts.pop(scope, None)
-        if dropped is not None:
-            self._tokens -= sum(len(call.ids) for call in dropped.calls.values())
+        dropped = self._attempts.pop(scope, OrderedDict())
+        self._tokens -= sum(len(call.ids) for call in dropped.values())
 
     def _continued(
         self,
         renderer: ChatRenderer,
-        attempt: _Attempt,
+        calls: _Calls,
         messages: list[dict[str, Any]],
         tools: Sequence[Tool],
         keys: Sequence[Key],
@@ -205,11 +197,11 @@ class ConversationMemory:
         reason: ForkReason | None = None
         tries = _MAX_TRIES
         full = messages
-        answered_prompts = {call.prompt_key for call in tuple(attempt.calls.values())}
+        answered_prompts = {call.prompt_key for call in tuple(calls.values())}
         for count in range(len(messages), 0, -1):
             if messages[count - 1]["role"] != "assistant":
                 continue
-            call = attempt.calls.get(keys[count])
+            call = calls.get(keys[count])
             if call is None or not _same_thoughts(_thoughts(messages[:count]), call.thoughts):
                 answered = call is not None or keys[count - 1] in answered_prompts
                 reason = reason or ("edited" if answered else None)
@@ -220,8 +212,8 @@ class ConversationMemory:
             added = renderer.continuation(known[:count], known[count:], tools, ended=call.ended, most=most, plain=True)
             if added is not None:
                 with suppress(KeyError):  # evicted meanwhile
-                    attempt.calls.move_to_end(keys[count])
-                if reason is None and attempt.has_answer(messages[count:]):
+                    calls.move_to_end(keys[count])
+                if reason is None and _has_answer(calls, messages[count:]):
                     reason = "edited"
                 # A template may end turns with the token that begins the next, which is sampled already.
                 if added and call.ids[-1] == added[0] and added[0] in self._renderer.eos_ids:
@@ -235,12 +227,18 @@ class ConversationMemory:
         return None, reason, full
 
 
-def _fork_reason(attempt: _Attempt, messages: Sequence[dict[str, Any]], keys: Sequence[Key]) -> ForkReason | None:
+def _has_answer(calls: _Calls, messages: Sequence[dict[str, Any]]) -> bool:
+    """Return True if any of the messages is one of the recorded answers."""
+    answers = {_link(b"", message) for message in messages if message["role"] == "assistant"}
+    return bool(answers) and any(call.answer in answers for call in tuple(calls.values()))
+
+
+def _fork_reason(calls: _Calls, messages: Sequence[dict[str, Any]], keys: Sequence[Key]) -> ForkReason | None:
     """Return why a prompt continues from no recorded ids; None for a new conversation."""
-    with_any_tools = {messages_key for _, messages_key in tuple(attempt.calls)}
+    with_any_tools = {messages_key for _, messages_key in tuple(calls)}
     if any(messages_key in with_any_tools for _, messages_key in keys[1:]):
         return "tools"
-    return "edited" if attempt.has_answer(messages) else None
+    return "edited" if _has_answer(calls, messages) else None
 
 
 def _thoughts(messages: Sequence[dict[str, Any]]) -> Thoughts:

@@ -33,8 +33,6 @@ from .choice import Choice
 from .record import TOKENS_HELP, RolloutAttempts
 from .remember import ConversationMemory, Prompt
 
-_GAUGES: Final = ("attempts", "tokens")
-"""Counters of `ConversationMemory` that may decrease."""
 _MAX_ID: Final = 2**31
 
 
@@ -87,12 +85,12 @@ class ChatService(CallContext):
     def parse(self, dialect: Dialect, body: dict[str, Any], exchange: Exchange) -> tuple[ChatRequest, Sequence[str]]:
         return parse_chat_request(exchange.chat), dialect.left_out(body)
 
-    async def begin(self, chat: ChatRequest, exchange: Exchange, caller: Caller, key: str) -> ChatCall:
+    async def begin(self, request: ChatRequest, exchange: Exchange, caller: Caller, key: str) -> ChatCall:
         """Prepare a request, and begin to sample it if it is streamed. A call without a seed takes one of its rollout,
         if that has a seed.
 
         Args:
-            chat: the request.
+            request: the request.
             exchange: translates the answer.
             caller: the sender.
             key: API key of the client, which separates clients outside of rollouts.
@@ -105,7 +103,6 @@ class ChatService(CallContext):
             ContextLengthError: the prompt leaves no room for an answer.
             RolloutBudgetError: the attempt has used up its calls or tokens.
         """
-        request = chat
         adapter, scope = self._adapter(request.model), caller.scope
         attempt = await self.attempts.find(scope)
 
@@ -296,13 +293,13 @@ class ChatService(CallContext):
         }
 
     def metric_counters(self) -> Iterable[MetricFamily]:
-        counters, conversations = self.counters, self.memory.counters()
+        counters = self.counters
         tokens = {
             "prompt": counters.prompt_tokens,
             "cached": counters.cached_tokens,
             "completion": counters.completion_tokens,
         }
-        prompts = {kind: count for kind, count in conversations.items() if kind not in (*_GAUGES, "forked")}
+        prompts = {kind: count for kind, count in self.memory.prompt_counts().items() if kind != "forked"}
         yield MetricFamily.by_kind("tokens", TOKENS_HELP, tokens)
         yield MetricFamily.by_kind(
             "prompts", "Prompts that began, continued or forked a conversation, and why.", prompts
@@ -310,7 +307,8 @@ class ChatService(CallContext):
 
     def metric_gauges(self) -> Iterable[MetricFamily]:
         load = self.sampler.load()
-        remembered = {kind: count for kind, count in self.memory.counters().items() if kind in _GAUGES}
+        counters = self.memory.counters()
+        remembered = {kind: counters[kind] for kind in ("attempts", "tokens")}
         yield MetricFamily.by_kind("sequences", "Answers being sampled, and waiting for their turn.", load.sequences)
         yield MetricFamily.by_kind(
             "kv_blocks", "Blocks of the key/value cache: in use, kept for reuse, free.", load.kv_blocks

@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
 from llguidance import LLTokenizer
 
 from ...processes import (
@@ -34,6 +33,7 @@ from ...processes import (
     confine,
     lower_priority,
     peak_memory_bytes,
+    resident_bytes,
     serve_answers,
 )
 from .grammar import GrammarError, check_schema, compile_grammar
@@ -88,10 +88,10 @@ def supervise(connection: socket.socket, tokens: LLTokenizer) -> None:
             os._exit(1)
     os.close(write_end)
     pause = None if MEMORY_IS_BOUNDED else _MEMORY_CHECK_SECONDS
-    memory_before = 0 if MEMORY_IS_BOUNDED else _memory(supervisor)
+    memory_before = 0 if MEMORY_IS_BOUNDED else resident_bytes(supervisor)
     client = connection.fileno()
     while answer not in (ready := select.select([answer, client], [], [], pause)[0]):
-        oversized = not MEMORY_IS_BOUNDED and _memory(pid) - memory_before > trial["mib"] << 20
+        oversized = not MEMORY_IS_BOUNDED and resident_bytes(pid) - memory_before > trial["mib"] << 20
         if client in ready or oversized:
             os.kill(pid, signal.SIGKILL)
             break
@@ -120,13 +120,6 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _memory(pid: int) -> int:
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:  # it has ended
-        return 0
 
 
 def _tokens(setup: Json) -> LLTokenizer:

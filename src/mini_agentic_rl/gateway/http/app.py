@@ -397,9 +397,7 @@ def _metrics(backend: Backend, admission: Admission) -> RequestMetrics:
         yield MetricFamily.by_kind("state", "Whether requests are held or refused at the moment.", states)
         yield from backend.metric_gauges()
 
-    metrics = RequestMetrics("mini_agentic_rl_gateway", "dialect", _SECONDS, streams=True)
-    metrics.read_when_asked(gauges, backend.metric_counters)
-    return metrics
+    return RequestMetrics("mini_agentic_rl_gateway", "dialect", _SECONDS, gauges, backend.metric_counters, streams=True)
 
 
 def _model_endpoints(backend: Backend) -> tuple[Endpoint, Endpoint]:

@@ -261,12 +261,8 @@ class ChatRenderer:
         rest = parts[-1]
         return self._content.encode(rest if ended else end_text + rest, most)
 
-    def assistant_text(self, message: Message) -> str:
-        """Return the text of an answer `message` as the model would sample it, without the end-of-turn token."""
-        (plain,) = self.plain([message])
-        return self._assistant_text(plain)
-
     def _assistant_text(self, plain: Mapping[str, Any]) -> str:
+        """Return the text of a plain answer as the model would sample it, without the end-of-turn token."""
         text = assistant_text(plain, self.tool_format, self.template.call_lead)
         tags, lead = self.template.tags, self.template.lead if plain["content"] else self.template.lead_of_calls
         thought = plain.get("reasoning_content")

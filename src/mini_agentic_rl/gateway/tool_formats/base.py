@@ -32,11 +32,6 @@ class ToolCall:
     arguments: str
     """JSON text of an object."""
 
-    @classmethod
-    def new(cls, name: str, arguments: str) -> ToolCall:
-        """Return a call with a fresh id."""
-        return cls(f"call_{uuid.uuid4().hex[:24]}", name, arguments)
-
     def as_message(self) -> dict[str, Any]:
         """Return the call as an entry of `tool_calls` in an OpenAI message."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
@@ -148,7 +143,7 @@ def make_call(name: Any, arguments: Any) -> ToolCall | None:
         name, arguments = parse_json(json.dumps([name, arguments], allow_nan=False))
     except (TypeError, ValueError, RecursionError):  # infinite numbers, or nested too deeply
         return None
-    return ToolCall.new(name, json.dumps(arguments, ensure_ascii=False))
+    return ToolCall(f"call_{uuid.uuid4().hex[:24]}", name, json.dumps(arguments, ensure_ascii=False))
 
 
 def calls_of(value: Any, keys: Sequence[str]) -> list[ToolCall]:

@@ -186,7 +186,7 @@ def work_routes(routes: TinkerRoutes) -> list[Route]:
     async def retrieve(request: Request, owner: str) -> Answer:
         body = await routes.read(request, lambda fields: checked(RetrieveBody, fields))
         promise = service.promises.get(body.request_id, owner)
-        with routes.admission.resting(request.headers):
+        with routes.admission.resting(request.state.api_key):
             done = await promise.wait(service.settings.retrieve_seconds)
         if not done:
             again = {"type": "try_again", "request_id": promise.request_id, "queue_state": "active"}

@@ -164,12 +164,10 @@ def open_tinker_server(settings: TinkerSettings) -> Iterator[TinkerServer]:
 
 
 def _create_app(service: TinkerService, admission: Admission) -> Starlette:
-    metrics = RequestMetrics("mini_agentic_rl_tinker", "route", _SECONDS)
-
     def inside() -> Iterable[MetricFamily]:
         yield MetricFamily.by_kind("open", "Requests and clients.", _counts(service))
 
-    metrics.read_when_asked(inside)
+    metrics = RequestMetrics("mini_agentic_rl_tinker", "route", _SECONDS, inside)
     routes = TinkerRoutes(service, admission, metrics)
 
     @asynccontextmanager

@@ -164,8 +164,7 @@ class StoreMetrics:
     def __init__(self, store: LightningStore) -> None:
         self._store = store
         self._statistics = LightningStoreStatistics()
-        self.requests = RequestMetrics("mini_agentic_rl_store", "kind", _SECONDS)
-        self.requests.read_when_asked(self._gauges)
+        self.requests = RequestMetrics("mini_agentic_rl_store", "kind", _SECONDS, self._gauges)
 
     async def text(self) -> bytes:
         """Return the metrics in Prometheus' text format.
@@ -228,7 +227,7 @@ def create_app(
         key = f"{path} {key}" if key else ""
         work = _answer(store, route, ids, request, body, key)
         if route.waits:
-            with admission.resting(request.headers):
+            with admission.resting(request.state.api_key):
                 return await polls.hold(work, request.receive)
         return await (running.once(key, work) if key else work)
 

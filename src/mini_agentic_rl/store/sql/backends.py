@@ -10,7 +10,7 @@ import re
 import sqlite3
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -20,6 +20,7 @@ from ...errors import MissingPackageError
 from ...files import make_private_file, make_private_folder
 from ...redaction import shown_address
 from ..base import LightningStoreError, StorageFailedError, StoreUnreachableError
+from ..database_store import Database
 from ..ledger import Changes
 from ..tables import Tables
 from .schema import SCHEMA_VERSION, prepare, version_of
@@ -29,8 +30,8 @@ from .tables import SqlTables
 T = TypeVar("T")
 
 
-class SqlDatabase(ABC):
-    """The SQLite file or the PostgreSQL database of a store; see `database_store.Database`. Thread-safe.
+class SqlDatabase(Database):
+    """The SQLite file or the PostgreSQL database of a store. Thread-safe.
 
     One connection writes, others read.
 
@@ -64,14 +65,6 @@ class SqlDatabase(ABC):
 
     def query(self, work: Callable[[Tables], T]) -> T:
         return self._read(lambda session: work(SqlTables(session)))
-
-    @abstractmethod
-    def foreign_writes(self) -> Generator[bool, None, None]:
-        """Yield as `database_store.Database.foreign_writes` does."""
-
-    @abstractmethod
-    def explained(self, error: Exception) -> Exception | None:
-        """Return what `database_store.Database.explained` returns."""
 
     def empty_log(self) -> bool:
         """Remove deleted content from the write-ahead log, between transactions; False while others read the log."""
