@@ -41,10 +41,10 @@ def visible_line(text: str) -> str:
 def visible_argument(value: object) -> str:
     """Return a value, such as a path, as an argument of a command line that is printed for the user to type."""
     text = visible_line(str(value))
-    if sys.platform != "win32":
-        return shlex.quote(text)
-    # cmd and PowerShell both know double quotes, and take a backslash as it is; to cmd single quotes are text.
-    return text if _WINDOWS_WORD.fullmatch(text) else f'"{text}"'
+    if sys.platform == "win32":
+        # cmd and PowerShell both know double quotes, and take a backslash as it is; to cmd single quotes are text.
+        return text if _WINDOWS_WORD.fullmatch(text) else f'"{text}"'
+    return shlex.quote(text)
 
 
 def visible_json(text: str) -> str:
