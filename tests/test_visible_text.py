@@ -28,6 +28,15 @@ PIECES = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "gbk"])
+def test_what_the_output_cannot_encode_is_an_escape_and_no_error(encoding, tmp_path):
+    rows = [{"question": f"笑 {number}", "answer": "😀"} for number in range(8)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
+    result = CliRunner(charset=encoding).invoke(app, ["dataset", str(tmp_path / "rows.json")])
+    assert result.exit_code == 0, result.output
+    assert r"\U0001f600" in result.output
+
+
 def steering(text: str) -> str:
     """Return the first character that would steer a terminal, apart from rich's own colours; empty if none would."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)

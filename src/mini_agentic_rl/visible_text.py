@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
+import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -18,6 +20,9 @@ from .redaction import without_secrets
 
 _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters except tab and newline, direction marks, and lone surrogates."""
+
+_WINDOWS_WORD: Final = re.compile(r"[\w.:/\\~+-]+")
+"""Arguments that no shell of Windows changes."""
 
 
 def visible(text: str) -> str:
@@ -31,6 +36,15 @@ def visible(text: str) -> str:
 def visible_line(text: str) -> str:
     """Return `visible` text on one line: tab and newline are escapes too."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def visible_argument(value: object) -> str:
+    """Return a value, such as a path, as an argument of a command line that is printed for the user to type."""
+    text = visible_line(str(value))
+    if sys.platform == "win32":
+        # cmd and PowerShell both know double quotes, and take a backslash as it is; to cmd single quotes are text.
+        return text if _WINDOWS_WORD.fullmatch(text) else f'"{text}"'
+    return shlex.quote(text)
 
 
 def visible_json(text: str) -> str:

@@ -176,6 +176,7 @@ def test_a_setting_without_an_option_is_refused_on_the_command_line():
         ("lora: [r]", "run.yaml: lora holds no settings by name"),
         ("- 3", "run.yaml holds no settings by name"),
         ("a: b: c", "run.yaml: this is no YAML"),
+        (r'model: "C:\Users\me"', "between double quotes write / for"),
     ],
 )
 def test_what_a_file_gets_wrong_is_one_line_that_names_it(text, complaint, tmp_path):
@@ -184,6 +185,20 @@ def test_what_a_file_gets_wrong_is_one_line_that_names_it(text, complaint, tmp_p
     assert result.exit_code == 2
     assert complaint in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("run.toml", rb'model = "C:\Users\me"', "between double quotes write / for"),
+        ("run.json", rb'{"model": "C:\my\model"}', "between double quotes write / for"),
+        ("run.yaml", "model: embedded".encode("utf-16"), "save it as UTF-8"),
+    ],
+)
+def test_a_path_or_an_encoding_of_windows_is_explained(name, content, complaint, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=complaint):
+        read_settings(TrainConfig, {}, tmp_path / name)
 
 
 def test_a_file_that_is_missing_or_of_no_known_kind(tmp_path):

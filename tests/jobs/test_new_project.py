@@ -18,7 +18,7 @@ def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("projects") / "my-agent"
     result = invoke("new", folder)
     assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[-1] == f"next: cd {folder} && mini-agentic-rl train --config train.yaml"
+    assert result.output.splitlines()[-2:] == [f"next: cd {folder}", "then: mini-agentic-rl train --config train.yaml"]
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == FILES
     return folder
 

@@ -25,7 +25,7 @@ def test_keys_and_bounds_of_requests_are_options(tmp_path, monkeypatch):
         yield
 
     monkeypatch.setattr(serve, "open_server", open_server)
-    (tmp_path / "keys").write_text("three\n\n  four  \n", encoding="utf-8")
+    (tmp_path / "keys").write_text("three\r\n\r\n  four  \r\n", encoding="utf-8-sig")  # as an editor on Windows
     invoke("serve", "--api-key", "one", "--api-key", "two", "--api-key-file", tmp_path / "keys")
     server = opened[0].server
     assert serve.accepted_keys(server.api_key, server.api_key_file) == ["one", "two", "three", "four"]

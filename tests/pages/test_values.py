@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import httpx
 import numpy as np
@@ -15,13 +16,15 @@ from openai import OpenAI
 from integrations.otlp.collector import Collector, facts
 from mini_agentic_rl import Trainer, llm_rollout
 from mini_agentic_rl.algorithm import ADVANTAGES
+from mini_agentic_rl.commands import PlanSettings, plan_job
+from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.integrations.tinker import TinkerSettings
 from mini_agentic_rl.integrations.tinker.losses import LOSSES
 from mini_agentic_rl.integrations.tinker.settings import ClientSettings
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, load_model
 from mini_agentic_rl.policy.load import save_weights
 from mini_agentic_rl.post_training import RewardModelSettings, train_reward_model
-from pages.snippets import fenced_blocks, python_block
+from pages.snippets import ROOT, fenced_blocks, python_block
 from rewards.servers import serving
 
 MINI_GRPO = "from mini_agentic_rl import VERL, MiniGRPO"
@@ -159,6 +162,47 @@ def test_a_plan_tells_a_size_and_options_that_train_takes(here):
     size, _, options = printed.partition(" GB with: mini-agentic-rl train ")
     assert 0 < float(size) <= 4
     assert "--model embedded" in options
+
+
+SHAPES = {
+    "Qwen2.5-0.5B": (896, 24, 14, 2, 4864, 151936, True),
+    "Qwen2.5-1.5B": (1536, 28, 12, 2, 8960, 151936, True),
+    "Qwen2.5-3B": (2048, 36, 16, 2, 11008, 151936, True),
+    "Qwen2.5-7B": (3584, 28, 28, 4, 18944, 152064, False),
+}
+"""From the published configurations: the values of `FIELDS`."""
+FIELDS = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    *("vocab_size", "tie_word_embeddings"),
+)
+
+
+def test_the_table_of_cards_is_what_the_plan_chooses(here, tmp_path):
+    planned = {}
+    for name, values in SHAPES.items():
+        (tmp_path / name).mkdir()
+        config = {"model_type": "qwen2", **dict(zip(FIELDS, values, strict=True))}
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        for card in (4, 6, 8, 12, 24):
+            try:
+                plan = plan_job(PlanSettings(model=str(tmp_path / name), vram=f"{card}GB"))
+            except UserError:
+                continue
+            words = plan["options"].split()
+            value = dict(pairwise(words)).__getitem__
+            checkpointing = "yes" if "--gradient-checkpointing" in plan["options"] else "no"
+            weights = {"none": "bfloat16", "4bit": "4-bit"}[value("--quantization")]
+            chunk, peak = f"{int(value('--max-batch-tokens')):,}", f"{plan['peak_bytes'] / 1e9:.1f}"
+            planned[name, str(card)] = [weights, checkpointing, chunk, value("--cache-mib"), peak]
+    for page in ("four-gigabytes.md", "four-gigabytes.zh.md"):
+        text = (ROOT / "docs/tutorials" / page).read_text(encoding="utf-8")
+        shown = {}
+        for line in text.splitlines():
+            if line.startswith("| Qwen2.5-"):
+                name, cards, weights, checkpointing, *sizes = line.strip("| ").split(" | ")
+                checkpointing = {"否": "no", "是": "yes"}.get(checkpointing, checkpointing)
+                shown.update({(name, card): [weights, checkpointing, *sizes] for card in cards.split(", ")})
+        assert shown == planned
 
 
 def test_runners_alone_have_a_role(here):

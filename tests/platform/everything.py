@@ -15,6 +15,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any
 
 import bounded_helpers
 import letters
+import pytest
 from openai import AsyncOpenAI
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -31,13 +34,15 @@ import mini_agentic_rl
 from gateway.tiny_server import tiny_server
 from mini_agentic_rl import LightningStoreClient, SqlLightningStore, Trainer
 from mini_agentic_rl.algorithm import Baseline
-from mini_agentic_rl.errors import MissingPackageError
+from mini_agentic_rl.errors import MissingPackageError, UserError
 from mini_agentic_rl.execution import ClientServerExecutionStrategy
 from mini_agentic_rl.files import atomic, one_writer
 from mini_agentic_rl.litagent import rollout
+from mini_agentic_rl.policy.model_files import _publish, embedded_path
 from mini_agentic_rl.rewards import same_answer
 from mini_agentic_rl.store import LightningStoreServer
 from mini_agentic_rl.trainer import RunFolder
+from mini_agentic_rl.visible_text import visible_argument
 
 POSIX_PROGRAMS = "mini_agentic_rl.recipes.harness.programs"
 """Run by an interpreter of their own, where commands can be agents: on Linux and macOS."""
@@ -164,6 +169,56 @@ def keep_checkpoints(path: Path) -> None:
     assert not list(run.checkpoints_path.glob(".*"))
 
 
+def replace_what_another_program_reads(folder: Path) -> None:
+    """A virus scanner or the dashboard has a file open for an instant: it is replaced afterwards."""
+    run = folder / "read"
+    atomic.write_folder(run, lambda written: (written / "summary.json").write_text("{}"))
+    for write in (
+        lambda: atomic.write_json(run / "summary.json", {"steps": 1}),
+        lambda: atomic.write_folder(run, lambda written: (written / "summary.json").write_text('{"steps": 1}')),
+    ):
+        reader = (run / "summary.json").open()
+        closing = threading.Timer(0.3, reader.close)
+        closing.start()
+        write()
+        closing.join()
+        assert atomic.read_json(run / "summary.json") == {"steps": 1}
+    with (run / "summary.json").open():
+        began = time.monotonic()
+        with pytest.raises(PermissionError):
+            atomic.write_json(run / "summary.json", {"steps": 2})
+        assert time.monotonic() - began < 30
+    assert [path.name for path in run.iterdir()] == ["summary.json"]
+
+
+def replace_a_run_that_another_program_reads(path: Path) -> None:
+    """What a dashboard has open cannot be removed: the message names it, and the next try replaces the run."""
+    run = RunFolder(path)
+    run.begin({"model": "m"})
+    run.rollouts_path.write_text("rows")
+    with run.rollouts_path.open(), pytest.raises(UserError, match="cannot be removed"):
+        RunFolder(path).begin({"model": "m"}, overwrite=True)
+    assert RunFolder(path).begin({"model": "m"}, overwrite=True) == "new"
+    assert not run.rollouts_path.exists()
+
+
+def publish_the_embedded_model(folder: Path) -> None:
+    """Its files are synced to disk, which Windows does only for a file that may be written."""
+    os.environ["MINI_AGENTIC_RL_CACHE"] = str(folder / "cache")
+    embedded_path().parent.mkdir(parents=True)
+    for name in ("first", "second"):  # of two processes
+        (folder / name).mkdir()
+        (folder / name / "model.safetensors").write_text(name)
+        _publish(folder / name, embedded_path())
+    assert (embedded_path() / "model.safetensors").read_text() == "first"
+
+
+def show_commands_to_type() -> None:
+    """What is printed can be typed into cmd and PowerShell, which know double quotes."""
+    assert visible_argument(Path(r"outputs\reviews\adapter")) == r"outputs\reviews\adapter"
+    assert visible_argument(r"D:\my agent\adapter") == r'"D:\my agent\adapter"'
+
+
 def main() -> None:
     assert not eval("hasattr(os, 'fork')", vars(atomic)), "the simulation is off"
     folder = Path(sys.argv[1])
@@ -175,6 +230,10 @@ def main() -> None:
     asyncio.run(ask_a_model())
     lock_a_folder(folder)
     keep_checkpoints(folder / "checkpointed")
+    replace_what_another_program_reads(folder)
+    replace_a_run_that_another_program_reads(folder / "open")
+    publish_the_embedded_model(folder)
+    show_commands_to_type()
     bounded_helpers.main()
     asyncio.run(bounded_helpers.bound_a_grammar(seconds=0.2, mib=1024, setting="max_grammar_seconds"))
     assert same_answer(r"\frac{\sqrt{12}}{2}", r"\sqrt{3}")

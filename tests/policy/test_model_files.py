@@ -54,9 +54,15 @@ def test_several_adapters_start_from_it_unless_they_have_a_folder(adapter):
 
 
 def test_the_embedded_model_is_found_from_any_users_cache(adapter, tmp_path):
-    path = f"/home/somebody/.cache/models/{EMBEDDED_FOLDER}"
-    assert base_model_of(changed(adapter, tmp_path / "a", base_model_name_or_path=path)) == "embedded"
+    for name, folder in (("a", "/home/somebody/.cache/models/"), ("c", "C:\\Users\\somebody\\Cache\\models\\")):
+        path = folder + EMBEDDED_FOLDER
+        assert base_model_of(changed(adapter, tmp_path / name, base_model_name_or_path=path)) == "embedded"
     assert base_model_of(changed(adapter, tmp_path / "b", base_model_name_or_path="owner/model")) == "owner/model"
+
+
+def test_a_path_of_windows_that_is_missing_is_not_looked_for_on_the_hub():
+    with pytest.raises(ModelNotFoundError, match="no model folder at"):
+        resolve_model(r"outputs\none")
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ def test_an_exported_adapter_loads_in_plain_peft_without_the_run_around_it(adapt
     [
         ("Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct"),
         ("/home/x/.cache/huggingface/hub/models--Qwen--Qwen3-0.6B/snapshots/ab12", "Qwen/Qwen3-0.6B"),
+        (r"C:\Users\x\.cache\huggingface\hub\models--Qwen--Qwen3-0.6B\snapshots\ab12", "Qwen/Qwen3-0.6B"),
+        (r"D:\models\mine", "mine"),
         (f"/home/x/.cache/mini-agentic-rl/models/{EMBEDDED_FOLDER}", EMBEDDED_FOLDER),
         ("./models/mine", "mine"),
         ("embedded", "embedded"),

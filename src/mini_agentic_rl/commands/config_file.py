@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from inspect import isclass
@@ -20,6 +21,10 @@ MAX_VALUES: Final = 100_000
 """Largest number of values, with all YAML anchors expanded."""
 
 
+_BACKSLASH: Final = re.compile("escape|hex value", re.IGNORECASE)
+"""Words of errors about a backslash that begins no escape sequence."""
+
+
 def read_config(path: Path, kind: type[Settings]) -> dict[str, Any]:
     """Return the settings in a file, by name or in their groups.
 
@@ -32,8 +37,11 @@ def read_config(path: Path, kind: type[Settings]) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read: {error.strerror}", setting="config") from error
     except RecursionError as error:
         raise UserError(f"{path}: nested too deeply", setting="config") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8: save it as UTF-8 ({error})", setting="config") from error
     except (ValueError, ImportError) as error:  # of YAML, TOML and JSON
-        raise UserError(f"{path}: {' '.join(str(error).split())}", setting="config") from error
+        advice = "; in a path between double quotes write / for \\" if _BACKSLASH.search(str(error)) else ""
+        raise UserError(f"{path}: {' '.join(str(error).split())}{advice}", setting="config") from error
     if not isinstance(values, Mapping):
         raise UserError(f"{path} holds no settings by name", setting="config")
     _refuse_unknown(values, [kind], path)

@@ -176,7 +176,7 @@ def _show_examples(console: Console, result: Mapping[str, Any]) -> None:
         f"split {result['split']}, with {', '.join(result['columns'])}"
     )
     for example in result["first"]:
-        console.rule()
+        console.rule(characters="-")
         for name, value in example.items():
             if isinstance(value, list) and value and isinstance(value[0], Mapping) and "role" in value[0]:
                 for message in value:

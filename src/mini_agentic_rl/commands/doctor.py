@@ -16,7 +16,7 @@ from rich.text import Text
 from ..config import JsonSettings
 from ..metrics import WINDOW, counted, finding_text, number
 from ..plugins import load_part
-from ..visible_text import visible_line
+from ..visible_text import visible_argument, visible_line
 from .options import with_options
 from .tables import show
 from .train_config import TrainConfig
@@ -86,7 +86,7 @@ def _show_examined(console: Console, examined: Any, path: str) -> None:
         console.print()
         console.print(finding_text(finding, lambda text: with_options(TrainConfig, text)))
         if finding.rollouts:
-            command = f"agl rollouts show {visible_line(finding.rollouts[0])} --store {path}"
+            command = f"agl rollouts show {visible_line(finding.rollouts[0])} --store {visible_argument(path)}"
             console.print(f"see for example: {command}", style="dim")
     console.print()
     if 0 < len(view.steps) < WINDOW:

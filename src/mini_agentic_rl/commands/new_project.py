@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ from pydantic import Field
 
 from ..config import Settings
 from ..errors import UserError
+from ..visible_text import visible_argument
 
 _TRAIN_KINDS: Final = (
     *("animals", "fruits", "colours", "rivers", "tools", "sports"),
@@ -57,7 +57,8 @@ def new(settings: NewSettings) -> None:
             typer.echo(f"wrote {path}")
     except OSError as error:
         raise UserError(f"{folder} cannot be written: {error.strerror}", setting="project") from error
-    typer.echo(f"next: cd {shlex.quote(str(folder))} && mini-agentic-rl train --config train.yaml")
+    typer.echo(f"next: cd {visible_argument(folder)}")
+    typer.echo("then: mini-agentic-rl train --config train.yaml")
 
 
 def _rows(kinds: Sequence[str]) -> str:
@@ -145,7 +146,8 @@ def test_a_better_answer_has_a_higher_reward(answer, expected):
 
 def test_every_task_has_a_question_and_an_answer_and_none_is_in_both_files():
     train, test = (
-        [json.loads(line) for line in (TASKS / name).read_text().splitlines()] for name in ("train.jsonl", "test.jsonl")
+        [json.loads(line) for line in (TASKS / name).read_text(encoding="utf-8").splitlines()]
+        for name in ("train.jsonl", "test.jsonl")
     )
     assert all(task["question"] and int(task["answer"]) > 0 for task in train + test)
     assert not {task["question"] for task in train} & {task["question"] for task in test}
@@ -160,7 +162,8 @@ mini-agentic-rl train --config train.yaml          # measures, trains, measures 
 mini-agentic-rl dashboard outputs/run              # what the agent did, and its rewards
 mini-agentic-rl eval --agent agent:Agent --dataset tasks --adapter outputs/run/adapter
 mini-agentic-rl serve --adapter outputs/run/adapter --port 8000     # behind an OpenAI-compatible URL
-pip install pytest && python -m pytest             # the tests of these files; they need no model
+pip install pytest
+python -m pytest                                   # the tests of these files; they need no model
 ```
 
 | file | content | change it to |

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -95,6 +96,8 @@ def settings_command(
         ) -> None:
             sources = {name: context.get_parameter_source(name) for name in values}
             given = {name: values[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
+            if isinstance(sys.stdout, io.TextIOWrapper):  # on Windows a file or pipe has few characters, as in cp1252
+                sys.stdout.reconfigure(errors="backslashreplace")
             setup_logging("DEBUG" if debug else log_level, console=shared_console())
 
             def work() -> None:

@@ -37,6 +37,7 @@ from ..policy import (
     step_seconds,
 )
 from ..trainer import RunFolder
+from ..visible_text import visible_argument
 from .speed_test import saved_speed
 from .train_config import PlanSettings, TrainConfig
 
@@ -81,11 +82,11 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
     if settings.vram is None:
         plan = plan_memory(shape, work, given, on_cpu=on_cpu, spread=spread)
     else:
-        limit = read_size(settings.vram)
+        limit = read_size(settings.vram) - (0 if on_cpu else _CONTEXT_BYTES)
         plan = fitting_plan(shape, work, given, limit, on_cpu=on_cpu, quantizes=not on_cpu, spread=spread)
         if plan.peak > limit:
             raise UserError(
-                f"{settings.vram}: the smallest settings need {plan.peak / 1e9:.2f} GB; "
+                f"{settings.vram}: the smallest settings need {plan.peak / 1e9:.2f} GB{_beside(on_cpu)}; "
                 "shorten `prompt_tokens` or `max_new_tokens`, or choose a smaller `model`",
                 setting="vram",
             )
@@ -125,6 +126,10 @@ def plan_job(settings: PlanSettings) -> dict[str, Any]:
     }
 
 
+def _beside(on_cpu: bool) -> str:
+    return "" if on_cpu else f" beside {_CONTEXT_BYTES / 1e9:.2f} GB of the CUDA context"
+
+
 def apply_preset(settings: TrainConfig) -> TrainConfig:
     """Return the settings with those of their preset that save memory.
 
@@ -144,8 +149,8 @@ def apply_preset(settings: TrainConfig) -> TrainConfig:
     plan = fitting_plan(_shape(settings.load.model), work, given, limit, on_cpu=on_cpu, quantizes=quantizes)
     if plan.peak > limit:
         raise UserError(
-            f"{settings.preset}: `model={settings.load.model}` needs {plan.peak / 1e9:.2f} GB even with the "
-            f"smallest settings{'' if quantizes or on_cpu else ' (bitsandbytes would allow 4 bits)'}; "
+            f"{settings.preset}: `model={settings.load.model}` needs {plan.peak / 1e9:.2f} GB{_beside(on_cpu)} even "
+            f"with the smallest settings{'' if quantizes or on_cpu else ' (bitsandbytes would allow 4 bits)'}; "
             "choose a smaller model",
             setting="preset",
         )
@@ -251,7 +256,7 @@ def _options(settings: PlanSettings, given: PlannedSettings, plan: MemoryPlan) -
     """Return the options of `train` for a plan."""
     loop = settings.loop
     options = [
-        f"--model {settings.load.model}",
+        f"--model {visible_argument(settings.load.model)}",
         f"--lora-r {settings.lora.r}",
         f"--lora-dropout {settings.lora.dropout:g}" if settings.lora.dropout else "",
         f"--tasks-per-step {loop.tasks_per_step}",

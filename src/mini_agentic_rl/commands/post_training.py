@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -21,6 +20,7 @@ from ..post_training import (
     RewardModelSettings,
     SFTSettings,
 )
+from ..visible_text import visible_argument
 from .tables import accuracy_table, show
 
 _SHOWN = {
@@ -96,7 +96,7 @@ def _show_training(console: Console, summary: Mapping[str, Any], *, resumed: boo
     seconds = summary["seconds"]["training"]  # only of the last process
     spent = "" if resumed else f" in {duration(seconds)} of training"
     console.print(f"{counted(summary['steps'], 'step')}, {counted(summary['tokens'], 'token')}{spent}")
-    folder = shlex.quote(str(summary["output_dir"]))
+    folder = visible_argument(summary["output_dir"])
     lines = [f"wrote {summary['output_dir']}"]
     if summary["method"] == "reward":
         lines += [f"to score answers with it: mini-agentic-rl score-server --model {folder}"]

@@ -134,7 +134,7 @@ def accepted_keys(given: Sequence[str], file: Path | None) -> list[str]:
     if file is None:
         return keys
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()  # editors on Windows may write a mark
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {error}", setting="api_key_file") from error
     from_file = [key for line in lines if (key := line.strip())]

@@ -142,7 +142,7 @@ def _announcement(endpoint: str, host: str, spec: str, *, with_key: bool) -> lis
     return [
         f"serving the store at {endpoint}",
         f"rollouts are kept {kept}",
-        f"algorithms and runners elsewhere: export {' '.join(variables)}",
+        f"environment variables of algorithms and runners elsewhere: {' '.join(variables)}",
         f"look into it: agl rollouts list --store http://{reached}:{port}, or open http://{reached}:{port}/",
         "Ctrl-C stops it",
     ]

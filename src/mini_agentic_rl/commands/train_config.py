@@ -268,8 +268,8 @@ class PlanSettings(JsonSettings):
     }
 
     vram: str | None = None
-    """GPU memory to fit into, as 4GB or 3500MB: chooses settings that save memory as needed, and assumes bitsandbytes
-    (the `quant` extra). Without it the given settings are planned as they are."""
+    """Memory of the GPU, as 4GB or 3500MB: chooses settings that fit into it beside the CUDA context (0.45 GB), and
+    assumes bitsandbytes (the `quant` extra). Without it the given settings are planned as they are."""
     prompt_tokens: int = Field(default=512, ge=1)
     """Tokens of a task's prompt, system prompt and tools included."""
     ranks: int = Field(default=1, ge=1)

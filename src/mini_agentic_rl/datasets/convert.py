@@ -16,6 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
 
+from ..files import rename_over
 from .messages import ShapeError
 from .preferences import PreferenceFields, read_preference
 from .records import BadRecord, read_records
@@ -116,7 +117,7 @@ def _written_whole(target: Path) -> Iterator[IO[str]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, target)
+        rename_over(partial, target)
     except OSError as error:
         raise DatasetError(f"{target} cannot be written ({error.strerror or error})", setting="output") from error
     finally:

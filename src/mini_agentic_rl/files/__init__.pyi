@@ -9,6 +9,7 @@ from .atomic import read_json as read_json
 from .atomic import reading as reading
 from .atomic import remove_folder as remove_folder
 from .atomic import remove_leftovers as remove_leftovers
+from .atomic import rename_over as rename_over
 from .atomic import write_bytes as write_bytes
 from .atomic import write_folder as write_folder
 from .atomic import write_json as write_json

@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ _REPLACED = ".replaced-"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FULL_WORDS = ("no space left", "os error 28", "disk quota exceeded", "os error 122")
 _FULL_BELOW = 1 << 20
+_PATIENCE = 2.0
+"""Seconds to wait until other programs have closed a file that is renamed, on Windows."""
 _BROKEN = (errno.EIO, errno.EROFS, errno.ENXIO)
 _BROKEN_WORDS = ("input/output error", "os error 5)")
 _TORCH_WORDS = ("iostream error", "pytorchstreamwriter failed", "unexpected pos")
@@ -65,15 +68,34 @@ def _put_in_place(partial: Path, target: Path) -> None:
     """Replace `target` by a complete folder."""
     replaced = target.with_name(_REPLACED + target.name)
     if target.exists():
-        os.replace(target, replaced)
+        rename_over(target, replaced)
     try:
-        os.replace(partial, target)
+        rename_over(partial, target)
     except OSError:
         with contextlib.suppress(OSError):  # else `remove_leftovers` does it
-            os.replace(replaced, target)
+            rename_over(replaced, target)
         raise
     _sync(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def rename_over(source: Path, target: Path) -> None:
+    """Rename a file or folder, in place of an earlier file.
+
+    On Windows a file that another program has open cannot be renamed or replaced. Virus scanners and indexers open new
+    files for an instant, and readers of a run open its files: this waits for them.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return os.replace(source, target)
+        except PermissionError:
+            if os.name == "posix" or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 def remove_folder(folder: Path) -> None:
@@ -81,7 +103,7 @@ def remove_folder(folder: Path) -> None:
     gone = folder.with_name(_PARTIAL + folder.name)
     shutil.rmtree(gone, ignore_errors=True)
     with contextlib.suppress(OSError):
-        os.replace(folder, gone)
+        rename_over(folder, gone)
         shutil.rmtree(gone, ignore_errors=True)
 
 
@@ -126,10 +148,10 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        rename_over(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    os.replace(partial, path)
     _sync(path.parent)
 
 
@@ -174,7 +196,7 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
         if original.exists():
             shutil.rmtree(replaced, ignore_errors=True)
         else:  # killed between the two renames
-            os.replace(replaced, original)
+            rename_over(replaced, original)
     for partial in folder.glob(_PARTIAL + name):
         if partial.is_dir():
             shutil.rmtree(partial, ignore_errors=True)

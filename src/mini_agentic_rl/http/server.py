@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
@@ -212,7 +212,8 @@ class _Server(uvicorn.Server):
         try:
             await self.serve(sockets=[accepting])
         except asyncio.CancelledError:  # by `asyncio.run`, whose loop was stopped
-            asyncio.get_running_loop().remove_reader(accepting)  # new connections wait for the next loop
+            with suppress(NotImplementedError):  # of the event loop of Windows
+                asyncio.get_running_loop().remove_reader(accepting)  # new connections wait for the next loop
             for connection in self.server_state.connections:
                 connection.transport.abort()
             raise
@@ -227,7 +228,8 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # On Windows SO_REUSEADDR gives the port of a running server to a second one as well.
+        listener.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR), 1)
         listener.bind((host, port))
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -236,7 +238,7 @@ def _listen(host: str, port: int) -> socket.socket:
             message = f"port {port} of {host} is already in use: choose another one (0 takes a free one)"
             raise ServerStartError(message, setting="port") from None
         if error.errno == errno.EACCES:
-            message = f"port {port} needs more rights than this user has: choose one above 1023"
+            message = f"port {port} is reserved, or needs more rights than this user has: choose another one above 1023"
             raise ServerStartError(message, setting="port") from None
         raise ServerStartError(
             f"cannot listen on {host}:{port} ({error}): change it, or `port`", setting="host"

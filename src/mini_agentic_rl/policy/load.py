@@ -9,7 +9,7 @@ import logging
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, Final
 
 import torch
@@ -315,7 +315,7 @@ def _saved_config(base: PreTrainedModel, folder: Path, state: Mapping[str, torch
     # peft saves adapters in inference mode, which would freeze this one.
     config.inference_mode = False
     trained_on, here = config.base_model_name_or_path or "", base.name_or_path
-    if trained_on and here and Path(trained_on).name != Path(here).name:
+    if trained_on and here and PureWindowsPath(trained_on).name != PureWindowsPath(here).name:
         logger.warning("the adapter %s was trained on %r, not on %r", folder, trained_on, here)
     config.base_model_name_or_path = here or trained_on
     return config

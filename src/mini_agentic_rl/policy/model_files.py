@@ -8,7 +8,6 @@ dequantised Q4_1 file, not of the original checkpoint.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
@@ -17,10 +16,10 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from ..config import CACHE_VARIABLE, cache_dir
-from ..files import give_usual_modes, read_json, reading
+from ..files import give_usual_modes, read_json, reading, rename_over
 from ..hub_access import ask_hub, cached
 from ..processes import run_child
 from .errors import ModelNotFoundError, PolicyError
@@ -62,7 +61,7 @@ def resolve_model(name: str) -> str:
         if not (path / "config.json").is_file():
             raise ModelNotFoundError(f"no model in the folder {name!r}: it has no config.json", setting="model")
         return str(path)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise ModelNotFoundError(f"no model folder at {name!r}", setting="model")
     # One request here, because the Hub's client would try each file for half a minute.
     if not ask_hub() and not cached(name, "config.json"):
@@ -100,7 +99,7 @@ def base_model_of(folder: Path) -> str:
         )
     if adapter_folder(base) is not None:
         raise PolicyError(f"the adapter {str(folder)!r} was trained on another adapter, {base!r}: merge that one first")
-    return "embedded" if Path(base).name == EMBEDDED_FOLDER else str(base)
+    return "embedded" if PureWindowsPath(base).name == EMBEDDED_FOLDER else str(base)  # it knows / as well
 
 
 def embedded_path() -> Path:
@@ -180,15 +179,15 @@ def _publish(converted: Path, target: Path) -> None:
     give_usual_modes(converted)
     # On disk before it has its name: a crash must not leave a model that looks whole.
     for path in converted.iterdir():
-        with path.open("rb") as file:
+        with path.open("r+b") as file:  # Windows syncs only what may be written
             os.fsync(file.fileno())
-    if target.exists():
+    if target.exists() and not embedded_is_pulled():
         shutil.rmtree(target)
-    # Another process may have published the same model meanwhile, which is as good.
-    with contextlib.suppress(FileExistsError):
-        converted.rename(target)
-    if not embedded_is_pulled():
-        raise PolicyError(f"another process wrote to {target} at the same time; run the command again")
+    try:
+        rename_over(converted, target)
+    except OSError:
+        if not embedded_is_pulled():  # by another process meanwhile, which is as good
+            raise
 
 
 def _write_safetensors(gguf: Path, target: Path) -> None:

@@ -139,6 +139,7 @@ def find_adapter(path: Path | None, setting: str) -> Path:
 def portable_name(base: str) -> str:
     """Return the name of a base on other machines: a Hub id as it is, of a path in the Hub's cache its id, of any other
     path the last part."""
+    base = base.replace("\\", "/")  # it may have been trained on Windows
     cached = _HUB_CACHE.search(base)
     if cached is not None:
         return f"{cached[1]}/{cached[2]}"

@@ -17,7 +17,6 @@ before.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import time
@@ -38,7 +37,7 @@ import datasets
 
 from ..datasets import Form, divide_examples, load_examples, records_of
 from ..errors import UserError
-from ..files import DamagedFileError, damage, reading
+from ..files import DamagedFileError, damage, reading, remove_folder, rename_over
 from ..gateway import ChatRenderer, load_tokenizer
 from ..logging import ignore_library_notices, only_errors_of
 from ..metrics import EVAL, check_loggers, rows_until
@@ -108,7 +107,7 @@ class PostTrainingFolder(RunFolder):
         """
         for _, folder in sorted(self.checkpoint_folders())[:-_KEPT]:
             if best is None or folder.resolve() != Path(best).resolve():
-                shutil.rmtree(folder)
+                remove_folder(folder)
 
     def save_trained(self, write: Callable[[Path], None]) -> None:
         """Write the result into the folder itself; an adapter's configuration last, as it makes the adapter loadable.
@@ -121,7 +120,7 @@ class PostTrainingFolder(RunFolder):
         names = sorted((path.name for path in written.iterdir()), key=lambda name: (name == ADAPTER_CONFIG, name))
         (self.checkpoints_path / _RESULT_FILES).write_text(json.dumps(names), encoding="utf-8")
         for name in names:
-            os.replace(written / name, self.path / name)
+            rename_over(written / name, self.path / name)
         written.rmdir()
 
     def results(self) -> list[Path]:

@@ -352,7 +352,7 @@ def make_store(spec: Component[LightningStore] | Path | None, folder: RunFolder 
             return None
     if spec == "sqlite":
         raise UserError("Trainer(store='sqlite') needs output_dir, or the file itself: store='sqlite:///rollouts.db'")
-    is_address = isinstance(spec, str) and ("://" in spec or os.sep in spec or spec.endswith(".db"))
+    is_address = isinstance(spec, str) and ("://" in spec or {"/", os.sep} & set(spec) or spec.endswith(".db"))
     if isinstance(spec, Path) or is_address:
         from ..store import open_store
 

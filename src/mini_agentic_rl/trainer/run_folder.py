@@ -394,7 +394,7 @@ class RunFolder:
         """Delete only the files of a run; other files in the folder stay, and so do those behind a link.
 
         Raises:
-            UserError: a path of the run is a link.
+            UserError: a path of the run is a link, or cannot be removed.
         """
         self._refuse_links()
         folders = (self.logs_path, self.checkpoints_path)
@@ -402,10 +402,17 @@ class RunFolder:
         written += [*self.logs_path.glob("rank_*.log"), *(folder for _, folder in self.checkpoint_folders())]
         # The configuration and the folder of checkpoints go last: until then the folder is recognised as a run.
         for path in [*written, self.config_path]:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+            try:
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise UserError(
+                    f"{path} cannot be removed ({error.strerror}): close the programs that have it open, such as a "
+                    "dashboard of this run, or choose another folder",
+                    setting="output_dir",
+                ) from error
         for folder in folders:
             with suppress(OSError):  # it is missing, or holds files of others
                 folder.rmdir()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shlex
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -14,6 +13,7 @@ from ..adapter import TraceToMessages
 from ..algorithm import OF_TRANSFER, Algorithm, answer_rows
 from ..metrics import Finding, RunView, diagnose, percent, read_metrics
 from ..processes import peak_memory_bytes
+from ..visible_text import visible_argument
 from .evaluations import AnswerRows, by_evaluation, check_rows, compare_answers, read_answers
 from .report import write_report
 from .run_folder import RunFolder
@@ -122,7 +122,7 @@ def what_next(folder: RunFolder) -> list[str]:
     lines.append(f"the run is in {folder.path}: {folder.report_path.name} has its curves and transcripts")
     if folder.adapter_path.is_dir():
         option = "--model" if (folder.adapter_path / "config.json").is_file() else "--adapter"
-        trained = f"{option} {shlex.quote(str(folder.adapter_path))}"
+        trained = f"{option} {visible_argument(folder.adapter_path)}"
         lines.append(f"to use what was trained: mini-agentic-rl chat {trained}")
         lines.append(f"or behind a URL:         mini-agentic-rl serve {trained}")
     return lines

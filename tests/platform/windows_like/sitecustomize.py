@@ -45,7 +45,21 @@ MISSING: dict[types.ModuleType, set[str]] = {
     asyncio: {"open_unix_connection", "start_unix_server"},
     time: {"tzset", "pthread_getcpuclockid", "clock_getres"},
 }
-REPLACED: dict[types.ModuleType, dict[str, Any]] = {sys: {"platform": "win32"}, os: {"name": "nt"}}
+
+
+def _fsync(descriptor: int) -> None:
+    """`os.fsync` of Windows, which refuses a descriptor that cannot be written."""
+    import fcntl
+
+    if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    os.fsync(descriptor)
+
+
+REPLACED: dict[types.ModuleType, dict[str, Any]] = {
+    sys: {"platform": "win32"},
+    os: {"name": "nt", "fsync": _fsync},
+}
 PASSED_OVER = {"pathlib", "shutil", "os", "contextlib", "tempfile"}
 """Modules whose file operations are those of their caller."""
 FORBIDDEN = set('<>:"|?*')

@@ -32,7 +32,7 @@ from ...metrics import (
     steps_table,
 )
 from ...metrics import duration as as_duration
-from ...visible_text import VisibleConsole, visible_line
+from ...visible_text import VisibleConsole, visible_argument, visible_line
 
 if TYPE_CHECKING:
     from . import Examined, ShownRun
@@ -181,7 +181,7 @@ def _measurements(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _end(glance: Glance, run: Path) -> Text:
     if glance.state == "finished":
-        return Text(f"finished: mini-agentic-rl report {run} draws its curves", "dim")
+        return Text(f"finished: mini-agentic-rl report {visible_argument(run)} draws its curves", "dim")
     return Text("no process writes this run any more, and it has no summary: --resume continues it", "dim")
 
 

@@ -35,7 +35,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ...config import cache_dir
 from ...datasets import DatasetError, Example, Form, Message, Row, Split, TaskRows, check_split, digest, split_of
-from ...files import give_usual_modes
+from ...files import give_usual_modes, rename_over
 from ...tools import text_tool
 from .tool import Cell, cell_text, rows_text, schema_text
 
@@ -148,7 +148,7 @@ def medical_database(folder: Path | None = None, *, twin: bool = False) -> Path:
             finally:
                 connection.close()
             give_usual_modes(Path(name))
-            os.replace(name, path)
+            rename_over(Path(name), path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
