@@ -87,8 +87,9 @@ def test_of_a_clients_retries_only_the_last_answer_is_kept() -> None:
         completion(1, [1], [3], attempt_id="b"),
         completion(1, [1], [4], rollout_id="other"),
         completion(2, [1], [5], rollout_id="other", **{Key.REQUEST_MODEL: "user"}),
+        completion(3, [1], [6], rollout_id="other", **{Key.AGENT_NAME: "planner"}),
     ]
-    assert [record.output_ids.tolist() for record in spans_to_records(no_retries)] == [[2], [3], [4], [5]]
+    assert [record.output_ids.tolist() for record in spans_to_records(no_retries)] == [[2], [3], [4], [5], [6]]
 
 
 def test_a_call_without_usable_tokens_is_left_out_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,8 @@
 """Convert spans to completion records, which hold the sampled tokens, and select the calls that are trained.
 
 A client that retries sends the same prompt to the same model again and uses only the last answer. So of several
-responses of one model to identical prompt ids in one attempt, only the last one is kept, with all its choices.
+responses of one model to identical prompt ids of one agent in one attempt, only the last one is kept, with all its
+choices.
 
 A call is trained if it was not made while a reward was computed (a judge); its model is trained; its agent matches
 `trained_agents` or an adapter's `agent_match`; and its agent is marked, if the rollout marks agents
@@ -57,7 +58,7 @@ def spans_to_records(spans: Sequence[Span]) -> list[CompletionRecord]:
 def attempt_records(spans: Sequence[Span], tree: Hierarchy) -> list[CompletionRecord]:
     """Return the LLM calls of one attempt as `spans_to_records` does; `spans` are in the order of the store."""
     records = [record for span in spans if (record := _record(span, tree)) is not None]
-    prompts = [(record.model, record.prompt_ids.tobytes()) for record in records]
+    prompts = [(record.model, record.metadata["agent_name"], record.prompt_ids.tobytes()) for record in records]
     last = {prompt: record.response_id for prompt, record in zip(prompts, records, strict=True)}
     unique = {
         (prompt, record.choice): record

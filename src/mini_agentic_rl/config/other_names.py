@@ -43,6 +43,7 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "model_name": ("model", "model_name"),
     "model_name_or_path": ("model", "model_name"),
     "model_path": ("model", "model_name"),
+    "mongo_uri": ("url",),
     "n_samples": ("samples_per_prompt", "samples"),
     "num_epochs": ("num_epochs", "total_epochs", "num_train_epochs"),
     "num_generations": ("samples_per_prompt",),

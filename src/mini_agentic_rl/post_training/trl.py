@@ -93,7 +93,7 @@ class TrlTraining(PostTraining[S], Generic[S]):
     def __init__(self, settings: S) -> None:
         super().__init__(settings)
         if importlib.util.find_spec("trl") is None:
-            raise MissingPackageError("training on written rows", "trl", extra="trl")
+            raise MissingPackageError("training on preferences", "trl", extra="trl")
 
     def tokenise(self, renderer: ChatRenderer, examples: Sequence[Example]) -> TokenRows:
         return preference_rows(renderer, examples, self.settings.max_length)

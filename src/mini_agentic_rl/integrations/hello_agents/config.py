@@ -198,7 +198,7 @@ def outside_of_loops(call: Callable[[], T]) -> T:
 
 
 TRL_AVAILABLE: bool = find_spec("trl") is not None
-"""True if TRL is installed: SFT and preference training need it, reinforcement learning does not."""
+"""True if TRL is installed: preferences and reward models need it, SFT and reinforcement learning do not."""
 
 _INSTALL = "pip install 'mini-agentic-rl[trl]'"
 
@@ -213,8 +213,8 @@ def get_installation_guide() -> str:
     state = f"installed ({metadata.version('trl')})" if check_trl_installation() else "not installed"
     return (
         f"TRL: {state}\n"
-        f"  SFT, DPO, KTO, ORPO and reward models need it:       {_INSTALL}\n"
-        "  GRPO, PPO and the other reinforcement learning do not need it.\n"
+        f"  DPO, KTO, ORPO and reward models need it:            {_INSTALL}\n"
+        "  SFT, GRPO, PPO and the other reinforcement learning do not need it.\n"
         "  weights in 4 or 8 bits:                              pip install 'mini-agentic-rl[quant]'\n"
         "  Weights & Biases, TensorBoard, SwanLab and others:   pip install 'mini-agentic-rl[loggers]'"
     )
