@@ -69,7 +69,7 @@ def choose(rows: Sequence[Row], size: int | None, seed: int) -> TaskRows:
     if size < 0:
         raise DatasetError(f"size must be 0 or more, not {size}")
     if size > len(rows):
-        logger.info("there are %d rows, fewer than %d", len(rows), size)
+        logger.info("%d tasks were asked for; the data set has %d, and all of them are taken", size, len(rows))
     return TaskRows(random.Random(seed).sample(list(rows), min(size, len(rows))))
 
 
