@@ -70,6 +70,7 @@ def test_other_fields_ids_blank_lines_and_a_byte_order_mark_are_fine(tmp_path: P
         ('{"question": "q?"}', 'line 2: field "answer" is missing'),
         ('{"question": "q?", "answer": null}', 'line 2: field "answer" is empty'),
         ('{"question": "q?", "answer": "  "}', 'line 2: field "answer" is empty'),
+        ('{"question": "q?", "answer": NaN}', 'line 2: field "answer" is empty'),
         ('{"question": "q?", "answer": {"a": 1}}', 'line 2: field "answer" must be text, a number'),
         ('{"question": "q?", "answer": "so it is ####"}', 'line 2: field "answer" has nothing after'),
         ('{"answer": "1"}', 'line 2: field "question" is missing'),

@@ -6,10 +6,18 @@ import asyncio
 import logging
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from mini_agentic_rl import Hook, InMemoryLightningStore, LitAgentRunner, Rollout, Task, types
-from mini_agentic_rl.emitter import find_final_reward, find_trainable_agents, get_reward_value, is_rollout_reward
+from mini_agentic_rl.emitter import (
+    emit_reward,
+    find_final_reward,
+    find_trainable_agents,
+    get_reward_value,
+    is_rollout_reward,
+)
 from mini_agentic_rl.litagent import LitAgent, arguments_for, llm_rollout, prompt_rollout, rollout
 from mini_agentic_rl.tracer import DummyTracer, OtelTracer, Tracer
 from mini_agentic_rl.types import LLM, Attempt, AttemptedRollout, PromptTemplate, ProxyLLM, Span
@@ -292,6 +300,29 @@ async def test_the_reward_may_be_set_by_the_agent_and_is_replaced_by_a_later_hoo
 
     with pytest.raises(TypeError, match="must be a number"):
         await _run(Wrong())
+
+
+@pytest.mark.parametrize("value", [np.bool_(True), np.float32(1), np.array(1.0), torch.tensor(1.0)])
+async def test_a_reward_may_be_a_numpy_scalar_or_a_tensor_without_axes(value) -> None:
+    class Returns(LitAgent):
+        def rollout(self, task):
+            return value
+
+    class Emits(LitAgent):
+        def rollout(self, task):
+            emit_reward(value)
+
+    class Judges(Hook):
+        async def on_rollout_end(self, *, rollout):
+            return value
+
+    class Gives(LitAgent):
+        def rollout(self, task):
+            return None
+
+    for agent, *hooks in ((Returns(),), (Emits(),), (Gives(), Judges())):
+        _, spans = await _run(agent, *hooks)
+        assert find_final_reward(spans) == 1.0
 
 
 async def test_spans_in_a_returned_rollout_join_the_trace() -> None:

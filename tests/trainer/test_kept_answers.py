@@ -80,6 +80,19 @@ def test_a_run_keeps_every_answer_of_every_measurement_once(tmp_path):
     assert "lenient" in (tmp_path / "report.html").read_text()
 
 
+def test_the_report_says_why_a_rollout_of_a_measurement_failed(tmp_path):
+    class Raises(Letters):
+        async def rollout_async(self, task, resources, rollout):
+            await super().rollout_async(task, resources, rollout)
+            if task == TASKS[0]:
+                raise LookupError("no such flight")
+            return 1.0
+
+    untrained = algorithm(total_steps=0, eval_size=2)
+    Trainer(algorithm=untrained, output_dir=tmp_path, logger=MetricsLogger()).fit(Raises(), TASKS, val_dataset=TASKS)
+    assert "attempt failed: the agent: LookupError: no such flight" in (tmp_path / "report.html").read_text()
+
+
 def test_a_measurement_without_a_loop_is_kept_too_and_a_strict_pass_is_a_lenient_one(tmp_path):
     class TakesAny(Hook):
         async def on_rollout_end(self, *, rollout):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -124,3 +125,9 @@ def test_a_chart_keeps_its_lines_inside_its_frame(points):
     assert all(52 <= x <= 448 and 9.9 <= y <= 192.1 for x, y in coordinates)
     assert len(coordinates) <= 800
     assert line_chart([("a", [(0, math.nan)]), ("b", [])]) == ""
+
+
+def test_the_axis_of_an_accuracy_that_stays_at_0_has_no_negative_label():
+    chart = line_chart([("accuracy", [(0, 0.0), (1, 0.0)])], percent=True)
+    assert "0 %" in chart
+    assert "-" not in re.sub(r"<[^>]*>", "", chart)

@@ -247,11 +247,9 @@ class IdleSteps:
         """Return the message after the last step."""
         if not self.causes:
             return None
-        idle = self.causes.total()
-        (cause, count), *others = self.causes.most_common()
-        advice = IDLE[cause][1]
-        most = f" (in {count} for one cause)" if others else ""
-        return f"{idle} of {counted(self.steps, 'step')} had nothing to learn from{most}: {advice}"
+        advice = [(count, IDLE[cause][1]) for cause, count in self.causes.most_common()]
+        told = advice[0][1] if len(advice) == 1 else "; ".join(f"for {count} of them, {text}" for count, text in advice)
+        return f"{self.causes.total()} of {counted(self.steps, 'step')} had nothing to learn from: {told}"
 
 
 class LostSteps:

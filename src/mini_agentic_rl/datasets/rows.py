@@ -69,7 +69,7 @@ def choose(rows: Sequence[Row], size: int | None, seed: int) -> TaskRows:
     if size < 0:
         raise DatasetError(f"size must be 0 or more, not {size}")
     if size > len(rows):
-        logger.info("there are %d rows, fewer than %d", len(rows), size)
+        logger.info("%d tasks were asked for; the data set has %d, and all of them are taken", size, len(rows))
     return TaskRows(random.Random(seed).sample(list(rows), min(size, len(rows))))
 
 
@@ -136,14 +136,15 @@ def divided(keys: Collection[str], split: Split) -> set[str]:
 
 
 def final_answer(value: Any) -> str | None:
-    """Return a right answer (text, a number, true or false, or a list of these) as text; None for anything else.
+    """Return a right answer (text, a number, true or false, or a list of these) as text; None for anything else, and
+    for NaN, which pandas writes in place of a missing number.
 
     Of a worked solution it is the text after the last "####", which may be "". Numbers there, and in a list, lose their
     thousands commas.
     """
     if isinstance(value, list) and value and all(isinstance(item, str | int | float) for item in value):
         return "[" + ", ".join(ungrouped(str(item)) for item in value) + "]"
-    if not isinstance(value, str | int | float) or not str(value).strip():
+    if not isinstance(value, str | int | float) or value != value or not str(value).strip():
         return None
     text = str(value).strip()
     return ungrouped(text.rpartition("####")[2].strip()) if "####" in text else text

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 from ..semconv import AGL_ANNOTATION, AGL_REWARD, LightningSpanAttributes, RewardPydanticModel
 from ..store import primary_reward
-from ..types import Attributes, SpanCoreFields
+from ..types import Attributes, SpanCoreFields, without_array
 from .attributes import SpanLike, SpanT
 from .emit import OK, Links, Tags, described, emit, operation, wrap_calls
 
@@ -105,7 +105,7 @@ def emit_reward(
         if primary_key not in reward:
             raise ValueError(f"primary_key {primary_key!r} is not among the rewards {sorted(reward)}")
         names = [primary_key, *(name for name in reward if name != primary_key)]
-        strange = next((name for name in names if not isinstance(reward[name], Real)), None)
+        strange = next((name for name in names if not isinstance(without_array(reward[name]), Real)), None)
         if strange is not None:
             raise ValueError(f"reward {strange!r} must be a number, not {type(reward[strange]).__name__}")
         values = {name: _number(reward[name], name) for name in names}
@@ -153,6 +153,7 @@ def reward(
 
 
 def _number(value: Any, name: str) -> float:
+    value = without_array(value)
     if not isinstance(value, Real):
         raise TypeError(f"reward {name!r} must be a number, not {type(value).__name__}")
     number = float(value)

@@ -19,7 +19,7 @@ from typing import Any
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from ..types import REWARD_KEY, TRACES_KEY, Rollout, Span, SpanCoreFields, Task
+from ..types import REWARD_KEY, TRACES_KEY, Rollout, Span, SpanCoreFields, Task, without_array
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -118,6 +118,7 @@ def read_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -> Rol
         TypeError: the result is neither None, a number, a list of spans nor a rollout, or `metadata["reward"]` is no
             number.
     """
+    result = without_array(result)
     if isinstance(result, Real):
         return RolloutOutcome(float(result))
     if isinstance(result, Rollout):
@@ -141,6 +142,7 @@ def read_hook_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -
     Raises:
         TypeError: `metadata["reward"]` is no number.
     """
+    result = without_array(result)
     if isinstance(result, Real):
         return float(result)
     if isinstance(result, Rollout) and result is not rollout:
@@ -149,7 +151,7 @@ def read_hook_result(result: Any, rollout: Rollout, before: Mapping[str, Any]) -
 
 
 def _set_reward(rollout: Rollout, before: Mapping[str, Any]) -> float | None:
-    value = rollout.metadata.get(REWARD_KEY)
+    value = without_array(rollout.metadata.get(REWARD_KEY))
     if value is None or (REWARD_KEY in before and before[REWARD_KEY] == value):
         return None
     if not isinstance(value, Real):

@@ -367,8 +367,8 @@ def failed_rollouts(view: RunView) -> Finding | None:
         "fault",
         "Rollouts fail",
         f"{failed:.0f} of the last {rollouts:.0f} rollouts failed{often}",
-        "Look at one with `agl rollouts list --status failed`; where they run out of time, raise `rollout_timeout`; "
-        "where tries may succeed later, set `on_failure=retry`",
+        "Look at them with `agl rollouts list --status failed --store RUN_FOLDER`; where they run out of time, raise "
+        "`rollout_timeout`; where tries may succeed later, set `on_failure=retry`",
         view.examples(bad),
     )
 

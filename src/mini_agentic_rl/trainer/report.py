@@ -109,8 +109,8 @@ def _smooth(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def _ticks(low: float, high: float) -> list[float]:
     """Return about five round numbers whose range holds [low, high]."""
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
-        margin = abs(low) * 0.1 or 1.0
-        low, high = low - margin, high + margin
+        margin = abs(low) * 0.1
+        low, high = (low - margin, high + margin) if margin else (0.0, 1.0)
     rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)

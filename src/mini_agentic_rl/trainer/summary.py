@@ -205,7 +205,8 @@ def transcripts(evaluation: Evaluation | None, count: int) -> list[dict[str, Any
         gold = task.get("answer") if isinstance(task, Mapping) else None
         conversations.append(
             {
-                "title": f"{evaluation.name}: {finished.rollout.rollout_id}",
+                "title": f"{evaluation.name}: {finished.rollout.rollout_id}"
+                + ("" if finished.unscored is None else f", {finished.unscored}"),
                 "messages": rows[-1]["messages"],
                 "reward": finished.reward,
                 "note": None if gold is None else f"expected answer: {gold}",

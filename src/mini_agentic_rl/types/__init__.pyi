@@ -21,6 +21,7 @@ from .core import Worker as Worker
 from .core import WorkerStatus as WorkerStatus
 from .core import on_trainable_agent as on_trainable_agent
 from .core import trainable_agents_in as trainable_agents_in
+from .core import without_array as without_array
 from .resources import LLM as LLM
 from .resources import NamedResources as NamedResources
 from .resources import PromptTemplate as PromptTemplate

@@ -40,6 +40,15 @@ Metadata: TypeAlias = Annotated[dict[str, Any], BeforeValidator(lambda value: {}
 
 TERMINAL_ROLLOUT_STATUSES: frozenset[RolloutStatus] = frozenset({"succeeded", "failed", "cancelled"})
 
+
+def without_array(value: Any) -> Any:
+    """Return the element of a NumPy scalar, or of an array or a tensor without axes; any other value as it is.
+
+    A comparison of NumPy values gives `numpy.bool_`, which Python does not count as a number.
+    """
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
 REWARD_KEY = "reward"
 """Key in a rollout's metadata: its final reward, if the agent or a hook sets it there."""
 OUTPUT_KEY = "output"
