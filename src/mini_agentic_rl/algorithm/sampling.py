@@ -247,9 +247,10 @@ class IdleSteps:
         """Return the message after the last step."""
         if not self.causes:
             return None
-        advice = [(count, IDLE[cause][1]) for cause, count in self.causes.most_common()]
-        told = advice[0][1] if len(advice) == 1 else "; ".join(f"for {count} of them, {text}" for count, text in advice)
-        return f"{self.causes.total()} of {counted(self.steps, 'step')} had nothing to learn from: {told}"
+        causes = self.causes.most_common()
+        each = "; ".join(f"for {count} of them, {IDLE[cause][1]}" for cause, count in causes)
+        advice = IDLE[causes[0][0]][1] if len(causes) == 1 else each
+        return f"{self.causes.total()} of {counted(self.steps, 'step')} had nothing to learn from: {advice}"
 
 
 class LostSteps:
