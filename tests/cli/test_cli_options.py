@@ -113,6 +113,11 @@ def test_a_user_error_is_one_line_and_other_errors_keep_their_traceback():
     assert result.exit_code == 2
     assert result.stderr == "error: --model x: there is no such model\n"
     assert isinstance(_invoke("--debug", error=UserError("no such model"))[0].exception, UserError)
+    name = "a" * 300
+    with pytest.raises(OSError, match="too long") as too_long:
+        Path(name).is_dir()
+    result, _ = _invoke(error=too_long.value)
+    assert (result.exit_code, result.stderr.count("\n"), name in result.stderr) == (2, 1, True)
     assert isinstance(_invoke(error=ZeroDivisionError("ours"))[0].exception, ZeroDivisionError)
     result, _ = _invoke(error=KeyboardInterrupt())
     assert (result.exit_code, result.stderr) == (130, "interrupted\n")
@@ -206,3 +211,18 @@ def test_a_file_that_is_missing_or_of_no_known_kind(tmp_path):
         read_settings(TrainConfig, {}, tmp_path / "none.yaml")
     with pytest.raises(UserError, match=r"\.yaml, \.toml and \.json"):
         read_settings(TrainConfig, {}, _file(tmp_path, "run.ini", ""))
+
+
+class WithKey(Settings):
+    """Settings with a key."""
+
+    api_key: str | None = Field(default=None, repr=False)
+    """A key."""
+
+
+def test_an_error_does_not_show_a_key_that_a_settings_file_gives_as_a_number(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("api_key: 12345678901\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"api_key .*string") as raised:
+        read_settings(WithKey, {}, file)
+    assert "12345678901" not in str(raised.value)

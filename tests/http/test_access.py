@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from typer.testing import CliRunner
 
 from mini_agentic_rl.commands.command_line import app
+from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.http import ApiKeys, AuthenticationError, ServerStartError, is_from_web_page, is_loopback
 from mini_agentic_rl.http.admission import RequestRate
-from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreServer
+from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,28 @@ def test_where_only_a_bearer_token_counts_nothing_else_lets_in(headers):
 def test_an_empty_key_is_refused_and_does_not_let_everybody_in(make, key):
     with pytest.raises(ServerStartError, match=r"^api_key: an API key is empty"):
         make(key)
+
+
+@pytest.mark.parametrize("key", [" one", "one\n", "o\x00ne", "one\u200b", "\udcff"])
+def test_a_key_that_no_header_can_contain_is_refused_by_servers_and_clients(key):
+    with pytest.raises(ServerStartError, match=r"^api_key: .*no header can contain"):
+        ApiKeys(["one", key])
+    with pytest.raises(UserError, match=r"^api_key: .*no header can contain"):
+        LightningStoreClient("http://127.0.0.1:1", api_key=key)
+
+
+def test_a_key_may_have_letters_of_any_alphabet():
+    async def ask() -> object:
+        server = LightningStoreServer(InMemoryLightningStore(), port=0, api_key="ключ")
+        await server.start()
+        client = LightningStoreClient(server.endpoint, api_key="ключ")
+        try:
+            return (await client.statistics())["total_rollouts"]
+        finally:
+            await client.close()
+            await server.close()
+
+    assert asyncio.run(ask()) == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.policy import LoraSettings, ModelNotFoundError, PolicyError, load_model
+from mini_agentic_rl.policy import LoraSettings, ModelNotFoundError, PolicyError, load_model, pull_embedded
 from mini_agentic_rl.policy.load import resolve_model, save_weights
 from mini_agentic_rl.policy.model_files import EMBEDDED_FOLDER, adapter_folder, base_model_of
 
@@ -139,3 +139,10 @@ def test_names_and_simple_patterns_of_an_adapter_are_kept(tiny_folder, adapter, 
     }
     usual = scaling["o_proj"]
     assert scaling == {"q_proj": 0.75, "k_proj": usual, "v_proj": usual, "o_proj": usual}
+
+
+def test_a_cache_folder_that_cannot_be_made_is_named_with_its_variable(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MINI_AGENTIC_RL_CACHE", str(tmp_path / "file"))
+    with pytest.raises(PolicyError, match=r"file.*set MINI_AGENTIC_RL_CACHE to a folder"):
+        pull_embedded()

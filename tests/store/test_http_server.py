@@ -23,6 +23,7 @@ from mini_agentic_rl.store import (
     LightningStoreClient,
     LightningStoreError,
     LightningStoreServer,
+    LightningStoreStatistics,
     LightningStoreThreaded,
 )
 from mini_agentic_rl.store.base import STORE_METHODS
@@ -295,3 +296,23 @@ async def test_no_body_of_json_makes_the_server_fail(
 
     with httpx.Client(base_url=server.endpoint) as client:
         await asyncio.to_thread(send)
+
+
+async def test_scrapes_that_come_together_count_the_contents_of_the_store_once(serve: Serve) -> None:
+    class Counted(InMemoryLightningStore):
+        counts = 0
+
+        async def statistics(self) -> LightningStoreStatistics:
+            self.counts += 1
+            await asyncio.sleep(0.5)
+            return await super().statistics()
+
+    store = Counted()
+    server, _ = await serve(store)
+    async with httpx.AsyncClient(base_url=server.endpoint, timeout=20) as http:
+        answers = await asyncio.gather(*(http.get("/metrics") for _ in range(20)))
+        assert store.counts < 5
+        before = store.counts
+        await http.get("/metrics")
+        assert store.counts == before + 1
+    assert {answer.status_code for answer in answers} == {200}

@@ -41,7 +41,14 @@ async def test_a_file_a_url_and_a_run_folder_name_the_same_store(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("spec", "complaint"),
-    [("missing.db", "no such file"), ("ftp://host/x", "expected a run folder"), (".", "holds no rollouts.db")],
+    [
+        ("missing.db", "no such file"),
+        ("ftp://host/x", "expected a run folder"),
+        ("ftp://[::1/x", "expected a run folder"),
+        ("http://[::1/", "expected an address"),
+        ("http://host/\r\nx: y", "expected an address"),
+        (".", "holds no rollouts.db"),
+    ],
 )
 def test_what_names_no_store_is_told_in_one_line(
     spec: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -63,6 +70,9 @@ PASSWORD = "hunter2-of-the-vault"
         "mongodb://bob:{}%@127.0.0.1/db",
         "mongodb://bob:{}@127.0.0.1/my db",
         "mongo://bob:/{}@127.0.0.1/db",
+        "ftp://bob:{}@[::1/db",
+        "http://bob:{}@[::1/",
+        "postgresql://bob:{}@[::1/db",
     ],
 )
 def test_an_error_holds_no_part_of_a_password(address: str, caplog: pytest.LogCaptureFixture) -> None:

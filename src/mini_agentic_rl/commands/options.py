@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import io
 import sys
@@ -19,7 +20,7 @@ from ..errors import UserError, spelled_settings
 from ..logging import setup_logging
 from ..metrics import shared_console
 from ..processes import TERMINATED, Terminated, stops_cleanly
-from ..redaction import remember_secrets, without_secrets
+from ..redaction import HIDDEN, remember_secrets, without_secrets
 from ..visible_text import visible
 from .config_file import as_yaml, read_config
 
@@ -146,8 +147,8 @@ def with_errors(run: Callable[[], None], *, debug: bool, kind: type[Settings] = 
         kind: class of the command's settings; the message names their options.
 
     Raises:
-        typer.Exit: code 2 after a `UserError`, 130 after Ctrl-C, 143 after SIGTERM.
-        UserError: if `debug` is set, with its traceback.
+        typer.Exit: code 2 after a `UserError` or for a file name that is too long, 130 after Ctrl-C, 143 after SIGTERM.
+        UserError, OSError: if `debug` is set, with its traceback.
     """
     again = "; the same command with --resume goes on from the last checkpoint" if "resume" in kind.settings() else ""
     try:
@@ -158,6 +159,12 @@ def with_errors(run: Callable[[], None], *, debug: bool, kind: type[Settings] = 
             raise
         message = error.spelled(lambda name: _spelling(kind, name))
         sys.stderr.write(visible(without_secrets(f"error: {' '.join(message.split())}")) + "\n")
+        raise typer.Exit(USER_ERROR) from None
+    except OSError as error:
+        if debug or error.errno != errno.ENAMETOOLONG:
+            raise
+        name = visible(without_secrets(str(error.filename)))
+        sys.stderr.write(f"error: this file name is too long for the file system, choose a shorter one: {name}\n")
         raise typer.Exit(USER_ERROR) from None
     except KeyboardInterrupt:
         sys.stderr.write(f"interrupted{again}\n")
@@ -226,7 +233,8 @@ def _complaint(kind: type[Settings], problem: Any, values: Mapping[str, Any], fi
         name = setting.name
     else:
         name = option_name(setting)
-    return f"{f'{file}: ' if in_file else ''}{name} {problem['input']}: {message[:1].lower()}{message[1:]}"
+    value = problem["input"] if setting is None or setting.field.repr else HIDDEN
+    return f"{f'{file}: ' if in_file else ''}{name} {value}: {message[:1].lower()}{message[1:]}"
 
 
 def _parameter(kind: type[Settings], setting: Setting, *, is_hidden: bool) -> inspect.Parameter:

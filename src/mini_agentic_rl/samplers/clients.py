@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx
 
 from ..errors import UserError
-from ..http import parse_json
+from ..http import bearer_header, parse_json
 from ..tokens import FinishReason, SamplingParams, TokenDelta
 
 _ERROR_CHARACTERS: Final = 300
@@ -83,7 +83,7 @@ class ServerClient(ABC):
     def __init__(self, url: str, key: str | None = None) -> None:
         self.http = httpx.AsyncClient(
             base_url=url,
-            headers={} if key is None else {"Authorization": f"Bearer {key}"},
+            headers=bearer_header(key),
             # An answer may wait in the server's queue. `Replica.sample` detects a server that hangs.
             timeout=httpx.Timeout(None, connect=10.0),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 from ..errors import UserError
 from ..plugins import load_plugin
@@ -47,7 +46,7 @@ def open_store(
         UserError: `spec` names no store (the message lists the forms), or the store cannot be opened.
     """
     text = str(spec)
-    scheme = urlsplit(text).scheme.lower() if "://" in text else ""
+    scheme = text.partition("://")[0].lower() if "://" in text else ""
     if f"://{HIDDEN}@" in text:
         raise UserError(f"store {text}: its user and password are kept in no file: give the whole URL again")
     if text == MEMORY:

@@ -87,6 +87,9 @@ def _version(folder, name):
 def test_what_cannot_work_is_told_in_one_line(tiny_folder, tmp_path):
     told = _learn(tmp_path / "nothing", "--once")
     assert (told.exit_code, "--learn-from-use" in told.output) == (2, True), told.output
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^learn_from_use: .*cannot be written: Not a directory"):
+        UseFolder(tmp_path / "file" / "use").write_serving({})
     folder = UseFolder(tmp_path / "use")
     folder.write_serving({"model": "another", "adapter": None, "name": "another", "store": "memory"})
     with pytest.raises(UserError, match="another folder"), open_server(_serving(tiny_folder, folder.path)):

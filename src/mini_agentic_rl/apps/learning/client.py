@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
+from ...http import bearer_header
 from .record import SessionConflictError, SessionError, SessionRequestError, UnknownSessionError
 
 _SECONDS: Final = 30.0
@@ -28,8 +29,7 @@ class Sessions:
     def __init__(self, url: str, *, api_key: str | None = None, timeout: float = _SECONDS) -> None:
         self.root = url.rstrip("/").removesuffix("/v1")
         key = api_key or os.environ.get("OPENAI_API_KEY")
-        headers = {} if key is None else {"authorization": f"Bearer {key}"}
-        self._client = httpx.Client(base_url=self.root, headers=headers, timeout=timeout)
+        self._client = httpx.Client(base_url=self.root, headers=bearer_header(key), timeout=timeout)
 
     def __enter__(self) -> Sessions:
         return self

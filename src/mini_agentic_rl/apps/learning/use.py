@@ -62,9 +62,16 @@ class UseFolder:
         return self._serving_path.is_file()
 
     def write_serving(self, facts: Mapping[str, Any]) -> None:
-        """Write the served model, adapter and name, in a folder that only this user can read."""
-        make_private_folder(self.path)
-        write_json(self._serving_path, facts)
+        """Write the served model, adapter and name, in a folder that only this user can read.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        try:
+            make_private_folder(self.path)
+            write_json(self._serving_path, facts)
+        except OSError as error:
+            raise UserError(f"{self.path} cannot be written: {error.strerror}", setting="learn_from_use") from error
 
     def read_serving(self) -> dict[str, Any]:
         """Return the served model, adapter and name.
@@ -148,7 +155,7 @@ class UseOfServer:
             published: the newest version at loading.
 
         Raises:
-            UserError: the store cannot be opened.
+            UserError: the folder cannot be written, or the store cannot be opened.
         """
         settings, model = self._settings, served.policy.model
         where = settings.session_store or str(self.folder.store_path.resolve())

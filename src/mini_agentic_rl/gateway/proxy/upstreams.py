@@ -339,9 +339,9 @@ class Upstreams:
                 retries += 1
 
     async def _send(self, server: Upstream, body: dict[str, Any]) -> httpx.Response:
-        headers = {"content-type": "application/json", "accept-encoding": "gzip, identity"}
+        headers = {b"content-type": b"application/json", b"accept-encoding": b"gzip, identity"}
         if server.api_key is not None:
-            headers["authorization"] = f"Bearer {server.api_key}"
+            headers[b"authorization"] = f"Bearer {server.api_key}".encode()
         timeout = httpx.Timeout(server.timeout or self._timeout, connect=_CONNECT_SECONDS, pool=None)
         loop = asyncio.get_running_loop()
         if self._client is None or self._client_loop is not loop:  # connections belong to the loop of a server

@@ -181,8 +181,9 @@ def _create_app(service: TinkerService, admission: Admission) -> Starlette:
             await service.end_session(session.session_id)
 
     async def health(request: Request) -> Response:
-        state = {"status": "draining" if admission.draining else "ok", "models": service.model.names}
-        return json_response(state | _counts(service), 503 if admission.draining else 200)
+        # It needs no key, so it does not name the model: the name may be a path.
+        state = "draining" if admission.draining else "ok"
+        return json_response({"status": state, **_counts(service)}, 503 if admission.draining else 200)
 
     async def scrape(request: Request) -> Response:
         return Response(metrics.text(), media_type=METRICS_CONTENT_TYPE)

@@ -164,6 +164,8 @@ class StoreMetrics:
     def __init__(self, store: LightningStore) -> None:
         self._store = store
         self._statistics = LightningStoreStatistics()
+        self._reading: asyncio.Task[LightningStoreStatistics] | None = None
+        """Counts the contents for all scrapes that wait. It takes time in proportion to them, and needs no key."""
         self.requests = RequestMetrics("mini_agentic_rl_store", "kind", _SECONDS, self._gauges)
 
     async def text(self) -> bytes:
@@ -172,7 +174,10 @@ class StoreMetrics:
         Raises:
             LightningStoreError: the store does not answer.
         """
-        self._statistics = await self._store.statistics()
+        loop = asyncio.get_running_loop()
+        if self._reading is None or self._reading.done() or self._reading.get_loop() is not loop:
+            self._reading = loop.create_task(self._store.statistics())
+        self._statistics = await asyncio.shield(self._reading)
         return self.requests.text()
 
     def _gauges(self) -> Iterable[MetricFamily]:

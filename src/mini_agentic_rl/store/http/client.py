@@ -25,6 +25,8 @@ import httpx
 
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...errors import UserError
+from ...http import bearer_header
+from ...redaction import shown_address
 from ...types import AttemptedRollout, Rollout, Span
 from ..base import STORE_METHODS, LightningStoreCapabilities, LightningStoreError
 from ..threading import ForwardingStore, LoopThread, forward_methods
@@ -75,7 +77,7 @@ class Connection:
         connection_timeout: float,
     ) -> None:
         self._address = address
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._headers = bearer_header(api_key)
         self._retry_seconds = retry_seconds
         self._request_timeout = request_timeout
         self._connection_timeout = connection_timeout
@@ -124,9 +126,9 @@ class Connection:
         """
         headers = dict(self._headers)
         if body:
-            headers["Content-Type"] = "application/json"
+            headers[b"Content-Type"] = b"application/json"
         if changes:
-            headers[routes.KEY_HEADER] = f"{self._prefix}{next(self._numbers)}"
+            headers[routes.KEY_HEADER.encode()] = f"{self._prefix}{next(self._numbers)}".encode()
         request = self._request(method, path, headers, body, self._request_timeout + waiting)
         begin = time.monotonic()
         end = begin + self._retry_seconds
@@ -187,7 +189,9 @@ class Connection:
                     self._open = LoopThread("store-client"), httpx.AsyncHTTPTransport(verify=secure, limits=limits)
         return self._open
 
-    def _request(self, method: str, path: str, headers: dict[str, str], body: bytes, seconds: float) -> httpx.Request:
+    def _request(
+        self, method: str, path: str, headers: Mapping[bytes, bytes], body: bytes, seconds: float
+    ) -> httpx.Request:
         timeout = {"connect": self._connection_timeout, "read": seconds, "write": seconds, "pool": seconds}
         try:
             return httpx.Request(
@@ -272,7 +276,7 @@ class LightningStoreClient(ForwardingStore):
         retry_delays, health_retry_delays: Arguments of agent-lightning; their sum replaces `retry_seconds`.
 
     Raises:
-        UserError: `server_address` is no address.
+        UserError: `server_address` is no address, or no header can contain the key.
         LightningStoreError: any call: the server cannot be reached, refuses, or its store fails.
     """
 
@@ -485,11 +489,11 @@ def _checked(address: str) -> str:
     url = address if "://" in address else f"http://{address}"
     try:
         parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        known = url.isprintable() and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # the port is no number
         known = False
     if not known:
-        raise UserError(f"store server {address!r}: expected an address like http://127.0.0.1:4747")
+        raise UserError(f"store server {shown_address(address)!r}: expected an address like http://127.0.0.1:4747")
     return url.rstrip("/").removesuffix(routes.PREFIX)
 
 
