@@ -38,9 +38,7 @@ _TINY_CHUNKS: Final = (
     "around them; send it with a Content-Length, or in chunks of 64 bytes and more"
 )
 STALLED_SECONDS: Final = 60.0
-"""Time in which a client that has not read all of a response has to read more of it."""
-_LEAST_READ: Final = 1024 * 1024
-"""Bytes to read in that time; a response in parts has parts of about this size."""
+"""Time without progress after which a response is given up."""
 _MOST: Final = 4096
 _KEPT_BACK_SECONDS: Final = 1.0
 """Time for the rest of a request, within which idle connections are replaced before this one."""
@@ -189,23 +187,11 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._stalled_timer is None:
-            self._watch_reader()
+            self._stalled_timer = self.loop.call_later(self.stalled_seconds, self._cut_off)
 
     def resume_writing(self) -> None:
         self._drop_stalled_timer()
         super().resume_writing()
-
-    def _watch_reader(self) -> None:
-        """Cut the connection off if the client reads too little of the response in `stalled_seconds`."""
-        self._stalled_timer = self.loop.call_later(
-            self.stalled_seconds, self._cut_off_stalled, self.transport.get_write_buffer_size()
-        )
-
-    def _cut_off_stalled(self, unread: int) -> None:
-        if unread - self.transport.get_write_buffer_size() < _LEAST_READ:
-            self._cut_off()
-        else:
-            self._watch_reader()
 
     def _drop_stalled_timer(self) -> None:
         if self._stalled_timer is not None:
