@@ -57,10 +57,11 @@ def test_a_file_of_anything_else_is_refused_and_left_alone(tmp_path: Path, conte
     else:
         with closing(sqlite3.connect(path)) as connection:
             connection.executescript(content)
-    before = path.read_bytes()
+    path.chmod(0o644)
+    before = path.stat()
     with pytest.raises(LightningStoreError, match=reason):
         SqlLightningStore(path)
-    assert path.stat().st_size == len(before)
+    assert (path.stat().st_size, path.stat().st_mode) == (before.st_size, before.st_mode)
 
 
 def test_a_path_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

@@ -174,11 +174,12 @@ class SqliteDatabase(SqlDatabase):
         if read_only and not _is_readable(self._address):
             self._address += "&immutable=1"  # a log file cannot be created beside it, so nobody writes
         if not read_only:
-            _make_private(path)
+            _make_file(path)
 
     def open(self) -> None:
         if not self._read_only:
             super().open()
+            _make_private(self._path)  # now that it is known to be a store
         elif self._read(lambda session: version_of(session, self.name)) < SCHEMA_VERSION:
             writable = SqliteDatabase(self._path, self._busy_timeout_seconds, self._synchronous)
             with contextlib.closing(writable):
@@ -253,18 +254,23 @@ class SqliteDatabase(SqlDatabase):
         return connection
 
 
-def _make_private(path: Path) -> None:
-    """Create the folder of a store, and make its files readable for this user alone: they keep conversations and keys.
-
-    SQLite gives its log the rights of the file.
-    """
+def _make_file(path: Path) -> None:
+    """Create the folder and the file of a store, where they are missing, for this user alone: it keeps conversations
+    and keys."""
     try:
         make_private_folder(path.parent)
     except OSError as error:
         raise LightningStoreError(f"cannot make the folder of the store {path}: {error}") from error
+    if not path.exists():
+        with contextlib.suppress(OSError):  # SQLite says why
+            make_private_file(path)
+
+
+def _make_private(path: Path) -> None:
+    """Make the files of a store readable for this user alone. SQLite gives its log the rights of the file."""
     logs = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
     for file in (path, *(log for log in logs if log.exists())):
-        with contextlib.suppress(OSError):  # the file of another user, or none: SQLite says which
+        with contextlib.suppress(OSError):  # the file of another user
             make_private_file(file)
 
 
