@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from mini_agentic_rl.errors import UserError
-from mini_agentic_rl.files import LOCK_FILE, DiskFullError, disk_failure, one_writer, write_folder
+from mini_agentic_rl.files import LOCK_FILE, DiskFullError, disk_failure, one_writer, write_folder, write_text
 from mini_agentic_rl.policy import write_state
 
 
@@ -60,6 +60,15 @@ FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device tha
 
 
 @FULL
+def test_a_pipe_gets_what_is_written_and_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "result")
+    assert (os.read(reader, 100), pipe.is_fifo()) == (b"result", True)
+    os.close(reader)
+
+
 def test_a_state_that_cannot_be_written_says_why(tmp_path):
     with pytest.raises((OSError, RuntimeError)) as caught:
         write_state(Path("/dev/full"), {"tensor": torch.zeros(100_000)})

@@ -140,6 +140,9 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
     Raises:
         OSError: it cannot be written; an earlier file is untouched.
     """
+    if path.exists() and not path.is_file():  # a device such as /dev/null, or a pipe
+        path.write_bytes(content)
+        return
     # Several threads or processes may write the same file: the last complete one stays.
     partial = path.with_name(f"{_PARTIAL}{os.getpid()}-{threading.get_ident()}-{path.name}")
     mode = FILE_MODE if private else 0o666
