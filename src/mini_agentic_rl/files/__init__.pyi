@@ -1,3 +1,4 @@
+from .atomic import FILE_MODE as FILE_MODE
 from .atomic import DamagedFileError as DamagedFileError
 from .atomic import DiskFullError as DiskFullError
 from .atomic import damage as damage

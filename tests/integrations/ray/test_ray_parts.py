@@ -87,10 +87,10 @@ def test_options_of_the_command_reach_the_strategy() -> None:
 def test_runners_that_are_processes_of_this_computer_are_few(monkeypatch: Any) -> None:
     monkeypatch.delenv("AGL_SERVER_PORT", raising=False)
     for given, components, runners in (
-        ({}, {}, 128),
+        ({}, {}, TrainConfig().n_runners),
         ({"strategy": "cs"}, {}, 4),
         ({"strategy": "cs", "n_runners": 9}, {}, 9),
-        ({}, {"strategy": "shm"}, 128),
+        ({}, {"strategy": "shm"}, TrainConfig().n_runners),
     ):
         config = TrainConfig(**given)
         assert _runners(config, components) == runners

@@ -6,6 +6,7 @@ The drivers are called directly: a layer above them costs as much as a transacti
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sqlite3
 import threading
@@ -17,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 from ...errors import MissingPackageError
-from ...files import make_private_file, make_private_folder
+from ...files import FILE_MODE, make_private_folder
 from ...redaction import shown_address
 from ..base import LightningStoreError, StorageFailedError, StoreUnreachableError
 from ..database_store import Database
@@ -261,17 +262,21 @@ def _make_file(path: Path) -> None:
         make_private_folder(path.parent)
     except OSError as error:
         raise LightningStoreError(f"cannot make the folder of the store {path}: {error}") from error
-    if not path.exists():
-        with contextlib.suppress(OSError):  # SQLite says why
-            make_private_file(path)
+    with contextlib.suppress(OSError):  # there is a file, or SQLite says why there can be none
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
 
 
 def _make_private(path: Path) -> None:
-    """Make the files of a store readable for this user alone. SQLite gives its log the rights of the file."""
-    logs = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
-    for file in (path, *(log for log in logs if log.exists())):
-        with contextlib.suppress(OSError):  # the file of another user
-            make_private_file(file)
+    """Make the files of a store readable for this user alone. SQLite gives its log the rights of the file.
+
+    It does not open them: closing a file of an open database drops the locks of this process on it (POSIX).
+    """
+    if os.name != "posix":  # Windows has other permissions
+        return
+    for file in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+        with contextlib.suppress(OSError):
+            if file.stat().st_uid == os.geteuid():
+                file.chmod(FILE_MODE)
 
 
 def _is_readable(address: str) -> bool:
