@@ -89,7 +89,8 @@ def _complaint(record: dict[str, Any], field: str, wanted: str) -> str:
     if field not in record:
         return "is missing"
     value = record[field]
-    empty = value is None or (isinstance(value, str) and not value.strip()) or value == [] or value != value
+    is_nan = value != value
+    empty = value is None or (isinstance(value, str) and not value.strip()) or value == [] or is_nan
     return "is empty" if empty else f"must be {wanted}, not {type(value).__name__}"
 
 

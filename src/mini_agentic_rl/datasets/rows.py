@@ -144,7 +144,8 @@ def final_answer(value: Any) -> str | None:
     """
     if isinstance(value, list) and value and all(isinstance(item, str | int | float) for item in value):
         return "[" + ", ".join(ungrouped(str(item)) for item in value) + "]"
-    if not isinstance(value, str | int | float) or value != value or not str(value).strip():
+    is_nan = value != value
+    if not isinstance(value, str | int | float) or is_nan or not str(value).strip():
         return None
     text = str(value).strip()
     return ungrouped(text.rpartition("####")[2].strip()) if "####" in text else text

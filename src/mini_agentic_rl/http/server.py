@@ -212,7 +212,7 @@ class _Server(uvicorn.Server):
         try:
             await self.serve(sockets=[accepting])
         except asyncio.CancelledError:  # by `asyncio.run`, whose loop was stopped
-            with suppress(NotImplementedError):  # of the event loop of Windows
+            with suppress(NotImplementedError):  # the event loop of Windows has no readers, and ends its accepts
                 asyncio.get_running_loop().remove_reader(accepting)  # new connections wait for the next loop
             for connection in self.server_state.connections:
                 connection.transport.abort()
