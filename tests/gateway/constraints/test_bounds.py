@@ -130,6 +130,7 @@ async def test_a_form_whose_process_dies_is_tried_again_in_a_new_one():
     await compiler.compile(form({"type": "null"}))
     (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
     worker.kill()  # before its end is noticed
+    await compiler.compile(form({"type": "boolean"}))
     asked = asyncio.ensure_future(compiler.compile(form(patterns(10))))
     await until(lambda: forks() or asked.done())
     assert not asked.done(), "the process must die while the form is tried"
