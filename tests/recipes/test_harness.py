@@ -347,6 +347,7 @@ async def test_a_command_whose_rollout_is_given_up_is_killed(task):
 CHEATS = {
     "files": "echo pass > tests/test_median.py; echo x > conftest.py; mkdir pytest; echo x > pytest/__main__.py",
     "a link for a removed folder": "rm -r tests; mkdir other; ln -s other tests",
+    "another case": "echo x > CONFTEST.py",
 }
 
 
@@ -368,7 +369,10 @@ SETTINGS = {
     "tests/.pytest.toml": "[pytest]\naddopts = ['--collect-only']\n",
 }
 MODULES = dict.fromkeys(["iniconfig.py", "xml/__init__.py", "pdb.py", "json.py", "tests/pdb.py"], QUIT)
-PLUGIN = {"evil-1.dist-info/entry_points.txt": "[pytest11]\nevil = evil\n", "evil.py": QUIT}
+PLUGIN = {
+    **dict.fromkeys(["evil-1.DIST-INFO/entry_points.txt", "other/entry_points.txt"], "[pytest11]\nevil = evil\n"),
+    "evil.py": QUIT,
+}
 PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {PYTHON} -m pytest -q"
 
 
@@ -376,12 +380,50 @@ async def test_a_failing_test_fails_whatever_the_agent_wrote_beside_it(task):
     (Path(task["folder"]) / "workspace" / "tests" / "test_median.py").write_text("def test_it():\n    assert False\n")
     files = SETTINGS | MODULES | PLUGIN
     writes = "".join(f"mkdir -p $(dirname {name}); printf %s {shlex.quote(files[name])} > {name}; " for name in files)
-    test = shell(f"test -e evil-1.dist-info && exit 9; {PYTEST}")  # without its metadata the plugin is not loaded
-    result = await finished(task, shell(writes), test_command=test)
+    result = await finished(
+        task, shell(f"{writes} ln -s other evil-2.dist-info"), test_command=f"{PYTHON} -m pytest -q"
+    )
     assert result.tests is not None
     assert (result.tests.exit_code, set(files) <= set(result.changed)) == (1, True), result.tests.stdout
     assert set(result.tampered) >= {"pyproject.toml", "setup.cfg"}
     assert not {*MODULES, "evil.py"} - {"tests/pdb.py"} & set(result.tampered)
+
+
+HIDING = {
+    "bytecode behind a link": "mkdir other; ln -s other __pycache__; cp $TMPDIR/grader.*.pyc other",
+    "a package of its name": "mkdir grader; echo > grader/__init__.py",
+    "the package that it would be in": "echo 'import os; os._exit(0)' > checks/__init__.py",
+}
+
+
+@pytest.mark.parametrize("way", list(HIDING))
+async def test_a_protected_module_is_what_tests_import(way, task):
+    folder = Path(task["folder"])
+    (folder / "workspace" / "checks").mkdir()
+    for name in ("grader.py", "checks/grading.py"):
+        (folder / "workspace" / name).write_text("raise SystemExit(7)\n")
+    (folder / "task.toml").write_text('[verifier]\nprotected = ["grader.py", "checks/grading.py"]\n')
+    compiling = (  # bytecode that Python does not compare with its source
+        "import importlib.util as u, marshal, os, sys; open(os.environ['TMPDIR'] + f'/grader.{sys.implementation."
+        "cache_tag}.pyc', 'wb').write(u.MAGIC_NUMBER + bytes([1]) + bytes(11) + marshal.dumps(compile('', '', 'exec')))"
+    )
+    script = f"{PYTHON} -c {shlex.quote(compiling)}; {HIDING[way]}; echo half=2 > mine.py"
+    test = (
+        f"{PYTHON} -c 'import mine'; for name in grader checks.grading; do {PYTHON} -c \"import $name\"; echo $?; done"
+    )
+    result = await finished(task, shell(script), test_command=shell(test))
+    assert result.tests is not None
+    assert (result.tests.stdout, result.tests.stderr, result.tampered) == ("7\n7\n", "", []), result
+
+
+async def test_pipes_and_links_out_that_tests_leave_are_removed_before_the_reward(task):
+    run = HarnessRun(HarnessSettings(agent_command="true"), task, Endpoint("http://127.0.0.1:9", "m"))
+    (Path(task["folder"]) / "tests" / "test.sh").write_text("mkfifo pipe; ln -s $TASK_FILE out; echo > kept\n")
+    scratch = Scratch(None, "links")
+    result = await run.finish(scratch, await run.agent(scratch))
+    left = {name: (result.workspace / name).exists() for name in ("pipe", "out", "kept")}
+    scratch.remove()
+    assert left == {"pipe": False, "out": False, "kept": True}
 
 
 async def test_modules_and_files_of_the_agent_are_there_for_the_tests_but_not_its_own_tests(task):
