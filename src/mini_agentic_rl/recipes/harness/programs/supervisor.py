@@ -69,7 +69,7 @@ def _size(folder: str) -> float:
         for name in (*below, *names):
             with contextlib.suppress(OSError):  # removed meanwhile
                 entry_stat = os.stat(name, dir_fd=opened, follow_symlinks=False)
-                total += max(_LEAST, entry_stat.st_blocks * _BLOCK)
+                total += max(_LEAST, entry_stat.st_size, entry_stat.st_blocks * _BLOCK)  # a copy has no holes
                 if stat.S_ISDIR(entry_stat.st_mode) and entry_stat.st_mode & _OPEN != _OPEN:
                     _open(name, opened, stat.S_IMODE(entry_stat.st_mode) | _OPEN)
     return total
@@ -139,6 +139,10 @@ class KeptOutput:
 _LOOK_SECONDS: Final = 0.05
 _SHARE: Final = 5
 """Pause until the next check, as a multiple of the duration of a check."""
+_LONGEST_SECONDS: Final = 0.5
+"""Longest pause: a command may make checks long, and must not gain time by that."""
+_HIDING_SECONDS: Final = 1.0
+"""Time for which something may be hidden; then it counts as beyond the memory limit."""
 _KILL_SECONDS: Final = 10.0
 _AFTER_SECONDS: Final = 30.0
 
@@ -152,14 +156,14 @@ class Supervised:
         self._begun = time.monotonic()
         self._reaped_cpu = 0.0
         self._memory = 0
-        self._hidden: set[int] = set()
+        self._shown = self._begun
         self._status: int | None = None
         self.ended_by: str | None = None
         self._sizes = FolderSize(task["folders"])
         files = task["files"]
         user = None if files is None else user_without_rights(files["readable"])
-        if user:
-            _give(task["folders"], user)
+        if user and user[0]:
+            _give(task["folders"], user[0])
         self._process = subprocess.Popen(
             task["argv"],
             cwd=task["cwd"],
@@ -192,7 +196,7 @@ class Supervised:
                 if (now := time.monotonic()) >= look:
                     self._look()
                     done = time.monotonic()
-                    look = done + max(_LOOK_SECONDS, _SHARE * (done - now))
+                    look = done + min(max(_LOOK_SECONDS, _SHARE * (done - now)), _LONGEST_SECONDS)
         left = [pid for pid in family.descendants() if pid != self._process.pid]
         alive = not family.kill_all(self._process.pid, _KILL_SECONDS)
         for output in self._outputs:
@@ -221,17 +225,19 @@ class Supervised:
                 self._process.returncode = self._status
         taken = family.usage(family.descendants())
         self._memory = max(self._memory, taken.memory)
+        now = time.monotonic()
+        if not taken.hidden:
+            self._shown = now
         used = {
-            "seconds": time.monotonic() - self._begun,
+            "seconds": now - self._begun,
             "cpu_seconds": self._reaped_cpu + taken.cpu_seconds,
-            "memory": math.inf if taken.hidden & self._hidden else taken.memory,
+            "memory": math.inf if taken.hidden and now - self._shown > _HIDING_SECONDS else taken.memory,
             "processes": taken.processes,
             "disk": self._sizes.measure() + taken.unlinked,
         }
         for name, value in used.items():
             if name in self._limits and value > self._limits[name] and self.ended_by is None:
                 self.ended_by = name
-        self._hidden = taken.hidden
         if os.getppid() != self._task["parent"]:
             self.ended_by = "caller"
 
