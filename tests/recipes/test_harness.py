@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shlex
 import shutil
@@ -23,6 +24,7 @@ from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.harness import Ended, HarnessAgent, HarnessError, HarnessResult, HarnessSettings
 from mini_agentic_rl.recipes.harness.process import ProcessSandbox, run_supervised
 from mini_agentic_rl.recipes.harness.programs import landlock, seccomp
+from mini_agentic_rl.recipes.harness.programs.supervisor import FolderSize
 from mini_agentic_rl.recipes.harness.run import HarnessRun
 from mini_agentic_rl.recipes.harness.sandbox import SandboxLimits, Scratch, remove_tree
 from mini_agentic_rl.tracer import OtelTracer
@@ -302,6 +304,14 @@ def test_what_is_held_without_a_name_counts(hoard, play: Play):
     code, settings = HOARDS[hoard]
     ended, _ = play(f"{PYTHON} -S -c {shlex.quote(code + chr(10) + 'time.sleep(60)')}", **settings)
     assert ended.limit == ("sandbox_memory_mib" if "sandbox_memory_mib" in settings else "sandbox_disk_mib"), ended
+
+
+def test_a_folder_that_takes_long_to_measure_is_measured_again_when_the_disk_fills(tmp_path):
+    sizes = FolderSize([str(tmp_path)], 4 << 20)
+    assert sizes.measure() < 4 << 20
+    sizes._next = math.inf  # as after a measurement of very many files
+    (tmp_path / "big").write_bytes(os.urandom(64 << 20))
+    assert sizes.measure() > 4 << 20
 
 
 def test_many_short_processes_reach_no_limit(play: Play):

@@ -41,17 +41,21 @@ _SIZE_SHARE: Final = 20
 
 
 class FolderSize:
-    """The bytes of folders on disk, measured as often as that is cheap."""
+    """The bytes of folders on disk, measured as often as that is cheap, and when so much of the disk of the first one
+    has been taken that `limit` may be reached: many small files would make measurements rare."""
 
-    def __init__(self, folders: Sequence[str]) -> None:
+    def __init__(self, folders: Sequence[str], limit: float) -> None:
         self._folders = folders
-        self._size = 0.0
-        self._next = 0.0
+        self._limit = limit
+        self._first = os.open(folders[0], os.O_RDONLY)
+        self._size = self._free = self._next = 0.0
 
     def measure(self, *, now: bool = False) -> float:
         """Return the size at the last measurement, or with `now` the current size."""
-        begun = time.monotonic()
-        if now or begun >= self._next:
+        begun, disk = time.monotonic(), os.fstatvfs(self._first)
+        free = disk.f_bfree * disk.f_frsize
+        if now or begun >= self._next or self._size + self._free - free > self._limit:
+            self._free = free
             self._size = sum(map(_size, self._folders))
             done = time.monotonic()
             self._next = done + max(_FIRST_SECONDS, _SIZE_SHARE * (done - begun))
@@ -159,7 +163,7 @@ class Supervised:
         self._shown = self._begun
         self._status: int | None = None
         self.ended_by: str | None = None
-        self._sizes = FolderSize(task["folders"])
+        self._sizes = FolderSize(task["folders"], self._limits["disk"])
         files = task["files"]
         user = None if files is None else user_without_rights(files["readable"])
         if user and user[0]:
