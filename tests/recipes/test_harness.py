@@ -314,6 +314,14 @@ def test_a_folder_that_takes_long_to_measure_is_measured_again_when_the_disk_fil
     assert sizes.measure() > 4 << 20
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: elsewhere nothing waits for a process")
+def test_a_measurement_that_waits_does_not_lengthen_the_time_of_a_command(play: Play):
+    bomb = "import os\nwhile 1:\n try: os.fork()\n except OSError: pass"  # the kernel lets readers of its maps wait
+    ended, _ = play(f"{PYTHON} -I -S -c {shlex.quote(bomb)}", sandbox_seconds=2)
+    assert ended.limit is not None
+    assert ended.seconds < 12.0
+
+
 def test_many_short_processes_reach_no_limit(play: Play):
     ended, _ = play(shell("i=0; while [ $i -lt 200 ]; do /bin/true & /bin/true; i=$((i + 1)); done; wait; echo done"))
     assert (ended.exit_code, ended.stdout) == (0, "done\n"), ended
