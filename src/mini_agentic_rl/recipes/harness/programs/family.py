@@ -173,7 +173,7 @@ def _children(parent: int) -> list[int]:
     return children
 
 
-def _stat(pid: int) -> list[str]:
+def _stat(pid: int | str) -> list[str]:
     """Return the fields of `/proc/PID/stat` from the state on."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
