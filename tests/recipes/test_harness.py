@@ -210,7 +210,8 @@ async def test_a_command_of_root_has_no_rights_of_root(unreadable, tmp_path):
     readable = [*system, *([str(tmp_path / "closed")] if unreadable else [])]
     files = {"readable": readable, "listable": [], "writable": [str(workspace)], "ports": []}
     (tmp_path / "closed" / "file").write_text("read\n")
-    script = "id -u; grep -E 'Cap(Eff|Prm|Amb)' /proc/self/status | tr -d '0\n\t '; echo x > made && cat made; "
+    script = "id -u; grep -E 'Cap(Eff|Prm|Amb)' /proc/self/status | tr -d '0\n\t '; "
+    script += "echo x > made && cat made > /dev/stdout; "
     if unreadable:
         script += f"cat {tmp_path}/closed/file; chmod 777 {tmp_path}/closed || echo refused"
     limits = SandboxLimits.of(HarnessSettings(), 20.0)

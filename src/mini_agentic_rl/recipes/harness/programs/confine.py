@@ -85,6 +85,8 @@ def _drop_rights(user: int, capabilities: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
     if user:
+        for output in (1, 2):  # it may open /dev/stdout and /dev/stderr again
+            os.fchown(output, user, user)
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
