@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import shlex
 import shutil
@@ -22,7 +23,8 @@ from mini_agentic_rl.environments import Endpoint
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.recipes.harness import Ended, HarnessAgent, HarnessError, HarnessResult, HarnessSettings
 from mini_agentic_rl.recipes.harness.process import ProcessSandbox, run_supervised
-from mini_agentic_rl.recipes.harness.programs import landlock
+from mini_agentic_rl.recipes.harness.programs import landlock, seccomp
+from mini_agentic_rl.recipes.harness.programs.supervisor import FolderSize
 from mini_agentic_rl.recipes.harness.run import HarnessRun
 from mini_agentic_rl.recipes.harness.sandbox import SandboxLimits, Scratch, remove_tree
 from mini_agentic_rl.tracer import OtelTracer
@@ -176,6 +178,7 @@ WAYS_OUT = {
     "a socket in the file system": "socket.socket(1, 1)",
     "datagrams to one": "socket.socketpair(1, 2)",
     "being reached": "socket.socket().listen()",
+    "a port of its own": "socket.socket().bind(('127.0.0.1', 0))",
     "io_uring": "os.strerror(call(425, 8, bytes(120)) and ctypes.get_errno()) != 'Function not implemented' or 1 / 0",
 }
 
@@ -206,12 +209,17 @@ async def test_a_command_of_root_has_no_rights_of_root(unreadable, tmp_path):
     system = ["/usr", "/bin", "/lib", "/lib64", "/etc", "/proc"]
     readable = [*system, *([str(tmp_path / "closed")] if unreadable else [])]
     files = {"readable": readable, "listable": [], "writable": [str(workspace)], "ports": []}
-    script = "id -u; grep -E 'Cap(Eff|Prm|Amb)' /proc/self/status | tr -d '0\n\t '; echo x > made && cat made"
+    (tmp_path / "closed" / "file").write_text("read\n")
+    script = "id -u; grep -E 'Cap(Eff|Prm|Amb)' /proc/self/status | tr -d '0\n\t '; "
+    script += "echo x > made && cat made > /dev/stdout; "
+    if unreadable:
+        script += f"cat {tmp_path}/closed/file; chmod 777 {tmp_path}/closed || echo refused"
     limits = SandboxLimits.of(HarnessSettings(), 20.0)
     ended = await run_supervised(
         ["sh", "-c", script], {"PATH": os.defpath}, limits, folders=[workspace], cwd=workspace, files=files
     )
-    assert ended.stdout == f"{0 if unreadable else 65534}\nCapPrm:CapEff:CapAmb:x\n", ended.stderr
+    rights = "CapPrm:4CapEff:4CapAmb:4x\nread\nrefused" if unreadable else "CapPrm:CapEff:CapAmb:x"
+    assert ended.stdout == f"65534\n{rights}\n", ended.stderr
     remove_tree(workspace.parent)
 
 
@@ -255,16 +263,29 @@ def test_a_limit_ends_the_command_and_is_named(command, settings, limit, play: P
     assert ended.describe() == f"reached the limit `{limit}`"
 
 
-SHARED = "import mmap, time\nm = mmap.mmap(-1, 200 << 20)\nfor i in range(0, 200 << 20, 4096): m[i] = 1\n"
+PIPES = "for i in range(1200): os.pipe()\n"
 UNLINKED = (
     "import mmap, os, time\nkept = []\nfor i in range(8):\n"
     " f = os.open('x', os.O_CREAT | os.O_RDWR); os.unlink('x'); os.write(f, bytes(1 << 20)); "
 )
 MEMORY, DISK = {"sandbox_memory_mib": 64}, {"sandbox_disk_mib": 4}
 HOARDS: dict[str, tuple[str, dict[str, int]]] = {
-    "shared memory": (SHARED, MEMORY),
-    "shared memory that is mapped no more": (SHARED + "m.madvise(mmap.MADV_DONTNEED)", MEMORY),
     "pipes": ("import os, time\nfor i in range(1200):\n os.pipe()\n if i % 400 == 399: os.fork()", MEMORY),
+    "pipes of a process whose first thread has ended": (
+        "import ctypes, os, threading, time\ndef hold():\n time.sleep(0.2)\n " + PIPES + " time.sleep(60)\n"
+        "threading.Thread(target=hold).start(); ctypes.CDLL(None).pthread_exit(None)",
+        MEMORY,
+    ),
+    "pipes after a file whose path is too long": (
+        "import os, time\nfor i in range(20): os.mkdir('d' * 255); os.chdir('d' * 255)\n"
+        "os.dup2(os.open('x', os.O_CREAT), 3)\n" + PIPES,
+        MEMORY,
+    ),
+    "other descriptors": ("import os, time\nkept = [os.dup(0) for i in range(5000)]", MEMORY),
+    "files that were sent and not received": (
+        "import os, socket, time\na, b = socket.socketpair()\nx = os.open('x', 64)\nsocket.send_fds(a, [b'x'], [x])",
+        {"sandbox_memory_mib": 1024},
+    ),
     "sockets": ("import socket, time\nkept = [socket.socketpair() for i in range(400)]", MEMORY),
     "files without a name": (UNLINKED + "kept.append(f)", DISK),
     "mapped files without a name": (UNLINKED + "kept.append(mmap.mmap(f, 1 << 20)); os.close(f)", DISK),
@@ -273,6 +294,7 @@ HOARDS: dict[str, tuple[str, dict[str, int]]] = {
         "os.chmod('d', 0o300)",
         DISK,
     ),
+    "files that are all holes": ("import os, time\nfor i in range(8): os.truncate(os.open(f'{i}', 66), 1 << 20)", DISK),
     "deep folders": ("import os, time\nfor i in range(300): os.mkdir('d'); os.chdir('d')", {}),
 }
 
@@ -282,7 +304,23 @@ HOARDS: dict[str, tuple[str, dict[str, int]]] = {
 def test_what_is_held_without_a_name_counts(hoard, play: Play):
     code, settings = HOARDS[hoard]
     ended, _ = play(f"{PYTHON} -S -c {shlex.quote(code + chr(10) + 'time.sleep(60)')}", **settings)
-    assert ended.limit == ("sandbox_memory_mib" if settings is MEMORY else "sandbox_disk_mib"), ended
+    assert ended.limit == ("sandbox_memory_mib" if "sandbox_memory_mib" in settings else "sandbox_disk_mib"), ended
+
+
+def test_a_folder_that_takes_long_to_measure_is_measured_again_when_the_disk_fills(tmp_path):
+    sizes = FolderSize([str(tmp_path)], 4 << 20)
+    assert sizes.measure() < 4 << 20
+    sizes._next = math.inf  # as after a measurement of very many files
+    (tmp_path / "big").write_bytes(os.urandom(64 << 20))
+    assert sizes.measure() > 4 << 20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: elsewhere nothing waits for a process")
+def test_a_measurement_that_waits_does_not_lengthen_the_time_of_a_command(play: Play):
+    bomb = "import os\nwhile 1:\n try: os.fork()\n except OSError: pass"  # the kernel lets readers of its maps wait
+    ended, _ = play(f"{PYTHON} -I -S -c {shlex.quote(bomb)}", sandbox_seconds=2)
+    assert ended.limit is not None
+    assert ended.seconds < 12.0
 
 
 def test_many_short_processes_reach_no_limit(play: Play):
@@ -296,16 +334,39 @@ def test_a_process_that_hides_what_it_holds_is_ended(play: Play):
     assert ended.limit == "sandbox_memory_mib", ended
 
 
+REFUSED = {
+    "memory of a descriptor": "os.memfd_create('x')",
+    "a file without a name": "os.open('.', os.O_TMPFILE | os.O_RDWR)",
+    "a larger pipe": "fcntl.fcntl(os.pipe()[1], 1031, 1 << 20)",
+    "a segment of System V": "call(libc.shmget(0, 4096, 0o1600))",
+    "shared memory without a file": "mmap.mmap(-1, 4096)",
+    "the same of a device": "mmap.mmap(os.open('/dev/zero', os.O_RDWR), 4096)",
+    "a user namespace": "call(libc.unshare(0x10000000))",
+    "descriptors of one thread": "call(libc.unshare(0x400))",
+    "the same at their end": "call(libc.close_range(900, 901, 2))",
+    "a limit of another process": "resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
+    "the priority of another process": "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+    "the processors of another process": "os.sched_setaffinity(os.getppid(), {0})",
+    "a terminal": "open(sys.argv[1]).close()",
+}
+
+
+@pytest.mark.skipif(not seccomp.is_known(), reason="no seccomp filter for this system: what it refuses is unchecked")
 @pytest.mark.parametrize("sandbox", SANDBOXES)
-def test_memory_that_no_process_shows_is_refused(sandbox, play: Play):
-    code = (
-        "import ctypes, fcntl, os\ncall = ctypes.CDLL(None).shmget\n"
-        "for way in (lambda: os.memfd_create('x'), lambda: os.open('.', os.O_TMPFILE | os.O_RDWR),"
-        " lambda: fcntl.fcntl(os.pipe()[1], 1031, 1 << 20), lambda: call(0, 4096, 0o1600) < 0 and 1 / 0):\n"
-        " try: print(way())\n except (OSError, ZeroDivisionError): pass\n"
-    )
-    ended, _ = play(f"{PYTHON} -c {shlex.quote(code)}", sandbox=sandbox)
-    assert (ended.exit_code, ended.stdout) == (0, ""), ended.stderr
+def test_what_cannot_be_measured_and_other_processes_are_refused(sandbox, play: Play):
+    lines = [
+        "import ctypes, fcntl, mmap, os, resource, sys, threading",
+        "libc = ctypes.CDLL(None)",
+        "def call(result):\n if result < 0: raise OSError",
+        *(f"try: {way}; print({name!r})\nexcept OSError: pass" for name, way in REFUSED.items()),
+        "resource.prlimit(0, resource.RLIMIT_CORE, (0, 0)); os.nice(1); os.sched_setaffinity(0, {0})",
+        "threading.Thread(target=print, args=('done',)).start()",
+    ]
+    master, terminal = os.openpty()
+    ended, _ = play(f"{PYTHON} -c {shlex.quote(chr(10).join(lines))} {os.ttyname(terminal)}", sandbox=sandbox)
+    assert (ended.exit_code, ended.stdout) == (0, "done\n"), ended
+    os.close(master)
+    os.close(terminal)
 
 
 def test_memory_is_refused_beyond_its_limit(play: Play):
@@ -347,6 +408,7 @@ async def test_a_command_whose_rollout_is_given_up_is_killed(task):
 CHEATS = {
     "files": "echo pass > tests/test_median.py; echo x > conftest.py; mkdir pytest; echo x > pytest/__main__.py",
     "a link for a removed folder": "rm -r tests; mkdir other; ln -s other tests",
+    "another case": "echo x > CONFTEST.py",
 }
 
 
@@ -368,7 +430,10 @@ SETTINGS = {
     "tests/.pytest.toml": "[pytest]\naddopts = ['--collect-only']\n",
 }
 MODULES = dict.fromkeys(["iniconfig.py", "xml/__init__.py", "pdb.py", "json.py", "tests/pdb.py"], QUIT)
-PLUGIN = {"evil-1.dist-info/entry_points.txt": "[pytest11]\nevil = evil\n", "evil.py": QUIT}
+PLUGIN = {
+    **dict.fromkeys(["evil-1.DIST-INFO/entry_points.txt", "other/entry_points.txt"], "[pytest11]\nevil = evil\n"),
+    "evil.py": QUIT,
+}
 PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {PYTHON} -m pytest -q"
 
 
@@ -376,12 +441,50 @@ async def test_a_failing_test_fails_whatever_the_agent_wrote_beside_it(task):
     (Path(task["folder"]) / "workspace" / "tests" / "test_median.py").write_text("def test_it():\n    assert False\n")
     files = SETTINGS | MODULES | PLUGIN
     writes = "".join(f"mkdir -p $(dirname {name}); printf %s {shlex.quote(files[name])} > {name}; " for name in files)
-    test = shell(f"test -e evil-1.dist-info && exit 9; {PYTEST}")  # without its metadata the plugin is not loaded
-    result = await finished(task, shell(writes), test_command=test)
+    result = await finished(
+        task, shell(f"{writes} ln -s other evil-2.dist-info"), test_command=f"{PYTHON} -m pytest -q"
+    )
     assert result.tests is not None
     assert (result.tests.exit_code, set(files) <= set(result.changed)) == (1, True), result.tests.stdout
     assert set(result.tampered) >= {"pyproject.toml", "setup.cfg"}
     assert not {*MODULES, "evil.py"} - {"tests/pdb.py"} & set(result.tampered)
+
+
+HIDING = {
+    "bytecode behind a link": "mkdir other; ln -s other __pycache__; cp $TMPDIR/grader.*.pyc other",
+    "a package of its name": "mkdir grader; echo > grader/__init__.py",
+    "the package that it would be in": "echo 'import os; os._exit(0)' > checks/__init__.py",
+}
+
+
+@pytest.mark.parametrize("way", list(HIDING))
+async def test_a_protected_module_is_what_tests_import(way, task):
+    folder = Path(task["folder"])
+    (folder / "workspace" / "checks").mkdir()
+    for name in ("grader.py", "checks/grading.py"):
+        (folder / "workspace" / name).write_text("raise SystemExit(7)\n")
+    (folder / "task.toml").write_text('[verifier]\nprotected = ["grader.py", "checks/grading.py"]\n')
+    compiling = (  # bytecode that Python does not compare with its source
+        "import importlib.util as u, marshal, os, sys; open(os.environ['TMPDIR'] + f'/grader.{sys.implementation."
+        "cache_tag}.pyc', 'wb').write(u.MAGIC_NUMBER + bytes([1]) + bytes(11) + marshal.dumps(compile('', '', 'exec')))"
+    )
+    script = f"{PYTHON} -c {shlex.quote(compiling)}; {HIDING[way]}; echo half=2 > mine.py"
+    test = (
+        f"{PYTHON} -c 'import mine'; for name in grader checks.grading; do {PYTHON} -c \"import $name\"; echo $?; done"
+    )
+    result = await finished(task, shell(script), test_command=shell(test))
+    assert result.tests is not None
+    assert (result.tests.stdout, result.tests.stderr, result.tampered) == ("7\n7\n", "", []), result
+
+
+async def test_pipes_and_links_out_that_tests_leave_are_removed_before_the_reward(task):
+    run = HarnessRun(HarnessSettings(agent_command="true"), task, Endpoint("http://127.0.0.1:9", "m"))
+    (Path(task["folder"]) / "tests" / "test.sh").write_text("mkfifo pipe; ln -s $TASK_FILE out; echo > kept\n")
+    scratch = Scratch(None, "links")
+    result = await run.finish(scratch, await run.agent(scratch))
+    left = {name: (result.workspace / name).exists() for name in ("pipe", "out", "kept")}
+    scratch.remove()
+    assert left == {"pipe": False, "out": False, "kept": True}
 
 
 async def test_modules_and_files_of_the_agent_are_there_for_the_tests_but_not_its_own_tests(task):

@@ -142,6 +142,7 @@ async def test_another_database_is_queried(tmp_path, task):
         ([("A",)], [("a",)], False, False),
         ([("片剂",), (None,), (3,)], [(3,), ("片剂",), (None,)], False, True),
         ([("b", 2.001), ("a", 1)], [("a", 1), ("b", 2.0)], False, True),
+        ([(0.25, "b"), (0.27, "a")], [(0.25 + 1e-9, "b"), (0.27, "a")], False, True),
     ],
 )
 def test_results_are_multisets_of_rows_unless_the_order_counts(gold, found, ordered, same):

@@ -46,6 +46,7 @@ def test_a_select_gives_its_rows(database):
     ("sql", "rows"),
     [
         ("WITH x AS (SELECT price FROM item) SELECT ROUND(AVG(price), 1) FROM x", ((75.3,),)),
+        ("WITH x AS (SELECT price FROM item GROUP BY price) SELECT count(*) > 9 FROM x", ((1,),)),
         ("SELECT name FROM cheap UNION SELECT 'x' ORDER BY 1 LIMIT 2", (("thing 1",), ("thing 2",))),
         ("select count(*) from item where name like '%99' ;", ((3,),)),
         ("SELECT name, photo FROM item WHERE id IN (1, 301) -- both", (("thing 1", "<2 bytes>"), (None, None))),

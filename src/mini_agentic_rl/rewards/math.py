@@ -29,7 +29,7 @@ TIME_LIMIT = 5.0
 MAX_LENGTH = 300
 """Characters of the longest expression that is compared."""
 
-_MATHEMATICAL = re.compile(r"[\d\\+*/^=<>]|^\W*[A-Za-z]\W*$|\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf)\b")
+_MATHEMATICAL = re.compile(r"[\d\\+*/^=<>π⁰¹²³⁴-⁹]|^\W*[A-Za-z]\W*$|\b(?:pi|sqrt|sin|cos|tan|log|ln|exp|inf)\b")
 
 
 class SymbolicError(RuntimeError):
@@ -201,12 +201,14 @@ def same_value(predicted: Value, gold: Value, tolerance: Tolerance | None = None
     tolerance = tolerance or Tolerance()
     if isinstance(predicted, NumberValue) and isinstance(gold, NumberValue):
         return _same_number(predicted, gold, tolerance)
-    if isinstance(gold, OptionValue):
-        return predicted == gold or (isinstance(predicted, ListValue) and predicted.items == (gold,))
     if isinstance(gold, ListValue) and isinstance(predicted, ListValue):
         return _same_list(predicted, gold, tolerance)
     if isinstance(gold, ListValue) and len(gold.items) == 1:
         return same_value(predicted, gold.items[0], tolerance)
+    if isinstance(predicted, ListValue) and len(predicted.items) == 1:
+        return same_value(predicted.items[0], gold, tolerance)
+    if isinstance(gold, OptionValue):
+        return predicted == gold
     if isinstance(predicted, OptionValue):
         predicted = TextValue(predicted.letter.lower())  # e is a number, and E none
     left, right = _as_text(predicted), _as_text(gold)
@@ -250,7 +252,7 @@ def _same_list(predicted: ListValue, gold: ListValue, tolerance: Tolerance) -> b
     if len(predicted.items) != len(gold.items):
         return False
     if gold.ordered:
-        if gold.kind != "sequence" and predicted.kind not in (gold.kind, ""):
+        if gold.kind != "sequence" and predicted.kind not in (gold.kind, "sequence", ""):
             return False
         pairs = zip(predicted.items, gold.items, strict=True)
         return all(same_value(left, right, tolerance) for left, right in pairs)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+import unicodedata
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -68,7 +69,8 @@ def as_latex(text: str) -> str:
         return text
     text = re.sub(r"√\s*(?:\(([^()]*)\)|(\w+))", r" sqrt(\1\2)", text)
     text = text.replace("**", "^").replace("*", r"\cdot ").replace(">=", r"\ge ").replace("<=", r"\le ")
-    text = re.sub(r"\^\s*(-?\d+)", r"^{\1}", text)
+    text = re.sub("[⁺⁻]?[⁰¹²³⁴-⁹]+", lambda high: "^" + unicodedata.normalize("NFKC", high[0]).replace("−", "-"), text)
+    text = re.sub(r"\^\s*(-?\d+(?:\.\d+)?)", r"^{\1}", text)
     text = re.sub(r"(?<=\d)\s*[x×]\s*(?=\d)", r"\\cdot ", text)
     text = re.sub(r"\blog_?(\d+)(?=\s*\()", r"\\log_{\1}", text)
     text = re.sub(r"(?<!\\)\b(sqrt|pi|sin|cos|tan|log|ln|exp)\b", r"\\\1 ", text)

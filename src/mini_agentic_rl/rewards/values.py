@@ -211,7 +211,7 @@ class ListValue:
     """Several values in brackets, or separated by commas."""
 
     kind: str
-    """The pair of brackets; "" without brackets, "sequence" if any pair is right."""
+    """The pair of brackets; "" without brackets, "sequence" if any pair is right or the numbers have names."""
     items: tuple[Value, ...]
 
     @property
@@ -249,7 +249,7 @@ _UNIT = re.compile(
     r"(?:\s*(?:[$€£¥₹°]|degrees?|deg))?"
     r"(?:(?:km|cm|mm|m|ft|kg|mg|g|l|ml|h|hr|hrs|s|min|am|pm|mph|kmh|usd|eur|gbp|th|st|nd|rd)"
     r"(?:[²³]|\^[23])?(?!\w)(?:\s*/\s*[a-z]+)?|"
-    r"\s+(?!(?:pi|sqrt|sin|cos|tan|log|ln|exp|and|or|mod)\b)(?:[A-Za-z]{2,}|[mghslaA](?!\w))[A-Za-z'²³^/ -]*\d?|"
+    r"\s+(?!(?:pi|sqrt|sin|cos|tan|log|ln|exp|and|or|mod)\b)(?:[A-Za-z]{2,}|[mghslaA](?![^\W²³]))[A-Za-z'²³^/ -]*\d?|"
     rf"\s*[{UNCASED}]{{1,20}}(?:\s*/\s*[{UNCASED}]{{1,20}}|[²³])?)?"
     r"(?:\([A-Za-z ]+\))?",
     re.IGNORECASE,
@@ -298,6 +298,7 @@ def clean(text: str) -> str:
     text = text.strip(" \t\n*_\"'【】").rstrip(".,;!?").strip()
     if "=" in text and not re.search(r"[<>!]=|==|[,;]|\b(?:and|or)\b", text):
         text = text.rsplit("=", 1)[1].strip()
+    text = re.sub(r"^[A-Za-z]\s*(?:\\in\b|∈)\s*", "", text)
     while match := _HEDGE.match(text):
         text = text[match.end() :]
     return text.strip()
@@ -391,6 +392,9 @@ def parse_value(text: str, nesting: int = 0) -> Value:
         return parse_value(clean(parts[0]), nesting + 1) if parts else TextValue(text)
     parts = _split(re.sub(r",?\s+(?:and|or)\s+", ", ", text))
     if nesting < MAX_NESTING and len(parts) > 1 and all(parse_number(clean(part)) for part in parts):
+        names = [part.partition("=")[0].strip() if "=" in part else "" for part in parts]
+        if "" not in names and len(set(names)) == len(parts):  # x = 1, y = 2: each number is that of its name
+            return ListValue("sequence", _values([part for _, part in sorted(zip(names, parts, strict=True))], nesting))
         return ListValue("", _values(parts, nesting))
     return TextValue(text)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import errno
 import filecmp
+import functools
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from pathlib import Path
 from typing import Final
 
@@ -30,9 +32,12 @@ STEERING: Final = (
     *("**/pytest.ini", "**/.pytest.ini", "**/pytest.toml", "**/.pytest.toml", "**/tox.ini"),
     *("**/pyproject.toml", "**/setup.cfg", "**/GNUmakefile"),
     *("pytest.py", "pytest/**", "_pytest/**", "unittest.py", "unittest/**", "pluggy/**", "pluggy.py"),
-    *("**/jest.config.*", "**/vitest.config.*", "**/.mocharc.*", "**/.npmrc"),
+    *("**/jest.config.*", "**/vitest.config.*", "**/babel.config.*", "**/.babelrc*", "**/.mocharc.*", "**/.npmrc"),
+    *("**/bunfig.toml", "**/.cargo/**", "**/go.work", "**/.rspec"),
 )
 """Files that could make tests pass without a solution: a new one counts as tampering, too."""
+_UNSEEN: Final = (*HISTORY, "__pycache__")
+"""Names that are neither compared nor copied. Bytecode could replace a protected module, also behind a link."""
 
 
 def changed_files(workspace: Path, source: Path | None) -> list[str]:
@@ -55,16 +60,23 @@ def fill_test_folder(
         verifier: patterns of further protected files, and of results.
     """
     copy_task(source, folder)
+    steering = (*STEERING, *verifier.protected)
+    modules = set()  # protected ones, and the packages that would run before them
+    for name in _files(source) if source is not None else ():
+        if name.endswith(".py") and _matches(name, (*steering, *TESTS)):
+            modules |= {name[:-3], os.path.join(os.path.dirname(name), "__init__")}
     tampered = []
     for name in sorted(changed, key=lambda name: (os.path.lexists(workspace / name), name)):  # removed files first
         in_task = source is not None and os.path.lexists(source / name)
-        is_steering = _matches(name, (*STEERING, *verifier.protected)) and name not in verifier.results
+        is_steering = _matches(name, steering) and name not in verifier.results
         if is_steering or _matches(name, TESTS):
             if in_task or is_steering:
                 tampered.append(name)
-        elif not verifier.results or _matches(name, verifier.results):
+        elif (
+            _matches(name, verifier.results) if verifier.results else modules.isdisjoint(_added(name, source).values())
+        ):
             _take(name, workspace, folder)
-    _remove_links_out(folder, source)
+    remove_links_out(folder, source)
     return sorted(tampered)
 
 
@@ -72,32 +84,46 @@ def added_modules(folder: Path, source: Path | None, changed: Sequence[str]) -> 
     """Return the Python modules in the test folder that the agent added, without their suffixes."""
     modules = set()
     for name in changed:
-        parts = name.rstrip("/").split("/")
-        for depth in range(1, len(parts) + 1):
-            place = "/".join(parts[:depth])
-            if (source is None or not os.path.lexists(source / place)) and os.path.lexists(folder / place):
-                modules.add("/".join((*parts[: depth - 1], parts[depth - 1].partition(".")[0])))
-                if parts[depth - 1].startswith("__init__."):
-                    modules.add("/".join(parts[: depth - 1]))
+        for place, module in _added(name, source).items():
+            if os.path.lexists(folder / place):
+                modules |= {module, module.removesuffix("__init__").rstrip("/")}
     return sorted(modules - {""})
 
 
+def _added(name: str, source: Path | None) -> dict[str, str]:
+    """Return the path and the folders above it that the task does not have; each with its name up to the first dot,
+    which is that of a module."""
+    parts = name.rstrip("/").split("/")
+    modules = {}
+    for depth in range(1, len(parts) + 1):
+        place = "/".join(parts[:depth])
+        if source is None or not os.path.lexists(source / place):
+            modules[place] = "/".join((*parts[: depth - 1], parts[depth - 1].partition(".")[0]))
+    return modules
+
+
 def _matches(name: str, patterns: Sequence[str]) -> bool:
-    """Return True if a pattern matches; a leading `**/` matches any folders, or none."""
-    return any(
-        fnmatchcase(name, pattern) or (pattern.startswith("**/") and fnmatchcase(name, pattern[3:]))
-        for pattern in patterns
-    )
+    """Return True if a pattern matches, in upper or lower case; a link matches like the folder that it may stand for.
+    A leading `**/` matches any folders, or none."""
+    pattern = _compiled(tuple(patterns))
+    return bool(pattern.match(name) or pattern.match(f"{name}/"))
+
+
+@functools.cache
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    at_the_top = [pattern[3:] for pattern in patterns if pattern.startswith("**/")]
+    return re.compile("|".join(map(translate, (*patterns, *at_the_top))) or "(?!)", re.IGNORECASE)
 
 
 def _files(folder: Path) -> Iterator[str]:
     """Yield the relative names of files, links and empty folders, without following links."""
     for place, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        folders[:] = [name for name in folders if name not in links and name not in (*HISTORY, "__pycache__")]
-        for name in (*names, *links):
+        folders[:] = [name for name in folders if name not in (*links, *_UNSEEN)]
+        names = [name for name in (*names, *links) if name not in _UNSEEN]
+        for name in names:
             yield os.path.relpath(os.path.join(place, name), folder).replace(os.sep, "/")
-        if not (folders or names or links) and Path(place) != folder:
+        if not (folders or names) and Path(place) != folder:
             yield os.path.relpath(place, folder).replace(os.sep, "/") + "/"
 
 
@@ -137,11 +163,12 @@ def _take(name: str, workspace: Path, folder: Path) -> None:
             raise
 
 
-def _remove_links_out(folder: Path, source: Path | None) -> None:
-    """Remove links out of a folder that the task does not have: tests could read secrets through them."""
+def remove_links_out(folder: Path, source: Path | None) -> None:
+    """Remove links out of a folder that the task does not have, through which tests and rewards could read secrets; and
+    pipes, whose reading never ends."""
     root = Path(os.path.realpath(folder))
     for name in list(_files(folder)):
         path = folder / name
-        in_task = source is not None and (source / name).is_symlink()
-        if path.is_symlink() and not in_task and not Path(os.path.realpath(path)).is_relative_to(root):
+        is_link = path.is_symlink() and not (source is not None and (source / name).is_symlink())
+        if path.is_fifo() or (is_link and not Path(os.path.realpath(path)).is_relative_to(root)):
             path.unlink()

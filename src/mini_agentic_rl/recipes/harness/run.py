@@ -23,7 +23,7 @@ from ...errors import UserError
 from ...redaction import remember_secrets, without_secrets
 from .containers import DockerSandbox, KubernetesSandbox
 from .process import BubblewrapSandbox, ProcessSandbox
-from .results import added_modules, changed_files, fill_test_folder
+from .results import added_modules, changed_files, fill_test_folder, remove_links_out
 from .sandbox import (
     PROGRAMS,
     Confined,
@@ -224,6 +224,7 @@ class HarnessRun:
         if words is None or (tampered and self._settings.tampering == "zero"):
             return result
         tests = await self._tests(folder, workspace, words)
+        await asyncio.to_thread(remove_links_out, workspace, self._source)  # the agent's code may have made some
         if tests.exit_code in _NOT_FOUND:
             raise HarnessError(f"the test command cannot be run: {without_secrets(tests.stderr).strip()[-300:]}")
         return replace(result, tests=tests, written=_number(folder / "out" / _REWARD))

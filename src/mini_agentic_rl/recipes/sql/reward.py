@@ -29,11 +29,18 @@ def same_rows(gold: Sequence[Sequence[Cell]], other: Sequence[Sequence[Cell]], *
     """Return True if two results are equal; columns are compared by position, not by name."""
     if len(gold) != len(other):
         return False
-    if not ordered:
-        gold, other = sorted(gold, key=_sort_key), sorted(other, key=_sort_key)
-    return all(
-        len(left) == len(right) and all(map(same_cell, left, right)) for left, right in zip(gold, other, strict=True)
-    )
+    unmatched = list(other)
+    for row in gold:
+        candidates = range(1 if ordered else len(unmatched))
+        match = next((place for place in candidates if _same_row(row, unmatched[place])), None)
+        if match is None:
+            return False
+        del unmatched[match]
+    return True
+
+
+def _same_row(left: Sequence[Cell], right: Sequence[Cell]) -> bool:
+    return len(left) == len(right) and all(map(same_cell, left, right))
 
 
 def same_cell(left: Cell, right: Cell) -> bool:
@@ -82,18 +89,6 @@ def gold_result(task: Mapping[str, Any], database: SqlDatabase) -> QueryResult:
         return database.query(str(gold))
     except QueryError as error:
         raise ValueError(f"the gold query {gold!r} does not run: {error}") from error
-
-
-def _sort_key(row: Sequence[Cell]) -> tuple[Any, ...]:
-    """Sort NULL, numbers, texts. Numbers are rounded, so that numbers within the tolerance sort alike."""
-    return tuple(
-        (0, 0.0, "")
-        if cell is None
-        else (1, round(float(cell), 1), "")
-        if isinstance(cell, int | float)
-        else (2, 0.0, cell)
-        for cell in row
-    )
 
 
 ROOM: Final = 200

@@ -15,13 +15,14 @@ from . import landlock, seccomp
 
 _SET_PDEATHSIG = 1
 _NOBODY: Final = 65534
-_SYS_PTRACE: Final = 1 << 19
+_READ_ALL, _SYS_PTRACE = 1 << 2, 1 << 19
+_KEEP_CAPABILITIES, _AMBIENT, _RAISE = 8, 47, 2
 _CAPABILITIES_VERSION: Final = 0x20080522
 _PROCESSES_BEYOND = 4
 """Limit of all processes of this user, as a multiple of the limit of a rollout."""
 
 
-def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: int | None) -> None:
+def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: tuple[int, int] | None) -> None:
     """Limit this process.
 
     Args:
@@ -34,7 +35,7 @@ def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: in
         OSError: the kernel refuses.
     """
     if user is not None:
-        _drop_rights(user)
+        _drop_rights(*user)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -56,38 +57,44 @@ def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: in
             seccomp.restrict(only_tcp=files["ports"] is not None)
 
 
-def user_without_rights(paths: Iterable[str]) -> int | None:
-    """Return the user id for a command of root: 65534 if that user can read these paths and this process may measure
-    processes of others, else 0, then without capabilities. None if this process is not root's."""
+def user_without_rights(paths: Iterable[str]) -> tuple[int, int] | None:
+    """Return the user id and the capabilities for a command of root: 65534, with the one to read all files only if that
+    user cannot read these paths; but 0 without any if this process may not measure those of others. None if this
+    process is not root's."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return None
     with open("/proc/self/status", encoding="utf-8") as file:
         effective = next(line for line in file if line.startswith("CapEff:"))
     if not int(effective.split()[1], 16) & _SYS_PTRACE:
-        return 0
+        return 0, 0
     there = [path for path in paths if os.path.exists(path)]
     group = os.getegid()
     try:
         os.setegid(_NOBODY)
         os.seteuid(_NOBODY)
-        return _NOBODY if all(os.access(path, os.R_OK, effective_ids=True) for path in there) else 0
+        return _NOBODY, 0 if all(os.access(path, os.R_OK, effective_ids=True) for path in there) else _READ_ALL
     except OSError:  # a container without such a user
-        return 0
+        return 0, 0
     finally:
         os.seteuid(0)
         os.setegid(group)
 
 
-def _drop_rights(user: int) -> None:
-    """Become a user, without capabilities and the groups of root."""
+def _drop_rights(user: int, capabilities: int) -> None:
+    """Become a user, with no other capabilities and without the groups of root."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
     if user:
+        for output in (1, 2):  # it may open /dev/stdout and /dev/stderr again
+            os.fchown(output, user, user)
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    header, none = struct.pack("=Ii", _CAPABILITIES_VERSION, 0), bytes(24)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.capset(ctypes.create_string_buffer(header), none):  # with no_new_privs it cannot gain them back
+    header, kept = struct.pack("=Ii", _CAPABILITIES_VERSION, 0), struct.pack("=6I", *[capabilities] * 3, 0, 0, 0)
+    if libc.capset(ctypes.create_string_buffer(header), kept):  # with no_new_privs it cannot gain others back
         raise OSError(ctypes.get_errno(), "capset")
+    if capabilities and libc.prctl(_AMBIENT, _RAISE, capabilities.bit_length() - 1, 0, 0):
+        raise OSError(ctypes.get_errno(), "ambient capability")
 
 
 def _lower(which: int, value: int) -> None:

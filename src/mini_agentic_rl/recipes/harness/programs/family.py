@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 _SET_CHILD_SUBREAPER: Final = 36
@@ -24,8 +24,10 @@ _LINUX: Final = sys.platform == "linux"
 _PIPE: Final = 64 << 10
 _SOCKET: Final = 416 << 10
 """Bytes of a pipe, and of the queue of a socket, at most."""
+_DESCRIPTOR: Final = 16 << 10
+_MAPPING: Final = 1 << 10
+"""Bytes that a descriptor and a mapping count. The kernel takes less, but measuring many would take long."""
 _OF_MEMORY: Final = ("RssAnon:", "VmSwap:", "VmPTE:")
-_SHARED: Final = ("/dev/zero", "/SYSV", "/memfd:", "anon_inode:")
 
 
 @dataclass
@@ -35,12 +37,13 @@ class Usage:
     processes: int = 0
     """Processes and their threads."""
     memory: int = 0
-    """Bytes of anonymous memory, page tables, shared mappings, and the capacity of pipes and sockets."""
+    """Bytes of anonymous memory, page tables, descriptors, mappings, and the capacity of pipes and sockets."""
     cpu_seconds: float = 0.0
     unlinked: int = 0
     """Bytes of deleted files that are still open."""
-    hidden: set[int] = field(default_factory=set)
-    """Processes whose files cannot be read: at a second look they count as beyond the memory limit."""
+    hidden: bool = False
+    """True if something cannot be measured: files of a process that cannot be read, what threads hold whose first
+    thread has ended, or descriptors that were sent to a socket and not received."""
 
 
 def adopt_orphans() -> None:
@@ -67,7 +70,7 @@ def descendants() -> list[int]:
 def usage(processes: list[int]) -> Usage:
     """Return the usage of processes; ended ones count nothing."""
     total = Usage()
-    held: dict[str, int] = {}
+    held: dict[int, int] = {}
     unlinked: dict[int, int] = {}
     for pid in processes:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -78,41 +81,47 @@ def usage(processes: list[int]) -> Usage:
             total.cpu_seconds += sum(map(int, fields[11:15])) / _TICKS
             total.memory += sum(int(size.split()[0]) << 10 for size in sizes.values())
             try:
-                _mapped(pid, held, unlinked)
-                _opened(pid, held, unlinked)
-            except PermissionError:  # also of a process that is about to end
-                if not int(_stat(pid)[6]) & _PF_EXITING:
-                    total.hidden.add(pid)
+                total.memory += _MAPPING * _mapped(pid, unlinked)
+                descriptors, is_sent = _opened(pid, held, unlinked)
+                total.memory += _DESCRIPTOR * descriptors
+                total.hidden |= is_sent or (fields[0] == "Z" and not _is_ending(pid))
+            except PermissionError:
+                total.hidden |= not _is_ending(pid)
     total.memory += sum(held.values())
     total.unlinked = sum(unlinked.values())
     return total
 
 
-def _mapped(pid: int, held: dict[str, int], unlinked: dict[int, int]) -> None:
-    """Add the mappings of a process without a name in the file system."""
+def _mapped(pid: int, unlinked: dict[int, int]) -> int:
+    """Add the mapped deleted files of a process; return the number of its mappings."""
+    count = 0
     with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
         for line in file:
+            count += 1
             if line.endswith(" (deleted)\n"):
-                where, _, offset, _, inode, path = line.split(None, 5)
+                where, _, offset, _, inode, _ = line.split(None, 5)
                 first, _, last = where.partition("-")
                 size = int(offset, 16) + int(last, 16) - int(first, 16)
-                if path.startswith(_SHARED):
-                    held[inode] = max(size, held.get(inode, 0))
-                else:
-                    unlinked[int(inode)] = max(size, unlinked.get(int(inode), 0))
+                unlinked[int(inode)] = max(size, unlinked.get(int(inode), 0))
+    return count
 
 
-def _opened(pid: int, held: dict[str, int], unlinked: dict[int, int]) -> None:
-    """Add the open pipes, sockets and deleted files of a process."""
-    for name in os.listdir(f"/proc/{pid}/fd"):
+def _opened(pid: int, held: dict[int, int], unlinked: dict[int, int]) -> tuple[int, bool]:
+    """Add the open pipes, sockets and deleted files of a process; return the number of its descriptors, and whether
+    others were sent to a socket of it and not received."""
+    names, is_sent = os.listdir(f"/proc/{pid}/fd"), False
+    for name in names:
         with contextlib.suppress(FileNotFoundError):
-            path = os.readlink(f"/proc/{pid}/fd/{name}")
-            if path.startswith(("pipe:", "socket:")):
-                held[path] = _PIPE if path.startswith("pipe:") else _SOCKET
-            elif path.endswith(" (deleted)"):
-                file_stat = os.stat(f"/proc/{pid}/fd/{name}")
-                if stat.S_ISREG(file_stat.st_mode) and file_stat.st_nlink == 0:
-                    unlinked[file_stat.st_ino] = file_stat.st_blocks * 512
+            opened = os.stat(f"/proc/{pid}/fd/{name}")
+            if stat.S_ISFIFO(opened.st_mode):
+                held[opened.st_ino] = _PIPE
+            elif stat.S_ISSOCK(opened.st_mode):
+                held[opened.st_ino] = _SOCKET
+                with open(f"/proc/{pid}/fdinfo/{name}", encoding="utf-8") as file:
+                    is_sent |= any(line.startswith("scm_fds:") and int(line.split()[1]) > 0 for line in file)
+            elif stat.S_ISREG(opened.st_mode) and opened.st_nlink == 0:
+                unlinked[opened.st_ino] = opened.st_blocks * 512
+    return len(names), is_sent
 
 
 def kill_all(leader: int, seconds: float) -> bool:
@@ -125,12 +134,21 @@ def kill_all(leader: int, seconds: float) -> bool:
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        reap()
-        if not left:
+        if not (_has_children() or left):
             return True
         if time.monotonic() > end:
             return False
         time.sleep(0.005)
+
+
+def _has_children() -> bool:
+    """Reap ended children; return True if any is left. `descendants` misses one whose parent ends meanwhile."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    except ChildProcessError:
+        return False
+    return True
 
 
 def reap() -> dict[int, tuple[int, float]]:
@@ -155,10 +173,16 @@ def _children(parent: int) -> list[int]:
     return children
 
 
-def _stat(pid: int) -> list[str]:
+def _stat(pid: int | str) -> list[str]:
     """Return the fields of `/proc/PID/stat` from the state on."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
+
+
+def _is_ending(pid: int) -> bool:
+    """Return True if all threads of a process are about to end."""
+    threads = os.listdir(f"/proc/{pid}/task")
+    return all(int(_stat(f"{pid}/task/{thread}")[6]) & _PF_EXITING for thread in threads)
 
 
 def _is_zombie(pid: int) -> bool:

@@ -22,7 +22,7 @@ _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = (1 << bit for bit in range(4))
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _OF_FILES: Final = {1: (1 << 13) - 1, 2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
 """Rights to files that each version added."""
-_CONNECT_TCP: Final = 1 << 1
+_BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
 _SIGNALS_AND_SOCKETS: Final = 3
 
 READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
@@ -51,7 +51,7 @@ def restrict(
         readable: files and folders that may be read and executed.
         listable: folders that may be listed, with their subfolders.
         writable: files and folders with all rights.
-        ports: TCP ports that may be connected to; None does not restrict the network.
+        ports: TCP ports that may be connected to, while none may be bound; None does not restrict the network.
 
     Raises:
         OSError: the kernel refuses.
@@ -60,7 +60,7 @@ def restrict(
     rights = 0
     for since, more in _OF_FILES.items():
         rights |= more if known >= since else 0
-    network = _CONNECT_TCP if ports is not None and known >= NETWORK_VERSION else 0
+    network = _BIND_TCP | _CONNECT_TCP if ports is not None and known >= NETWORK_VERSION else 0
     scope = _SIGNALS_AND_SOCKETS if known >= SCOPE_VERSION else 0
     attributes = struct.pack("=QQQ", rights, network, scope)[: 8 if known < 4 else 16 if known < 6 else 24]
     ruleset = _call(_CREATE, attributes, len(attributes), 0)
@@ -69,7 +69,7 @@ def restrict(
             for path in paths:
                 _allow(ruleset, path, allowed & rights)
         for port in ports or () if network else ():
-            _call(_ADD_RULE, ruleset, _NET_PORT, struct.pack("=QQ", network, port), 0)
+            _call(_ADD_RULE, ruleset, _NET_PORT, struct.pack("=QQ", _CONNECT_TCP, port), 0)
         if _libc().prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "no_new_privs")
         _call(_RESTRICT_SELF, ruleset, 0)

@@ -1,9 +1,10 @@
 """Seccomp: refuses system calls of this process and its children (Linux).
 
 Landlock restricts TCP sockets by their port only, and memory and disk are measured in /proc. System calls that would
-evade both are refused: other kinds of sockets, data in a SYN (`MSG_FASTOPEN`), `io_uring`, and memory that belongs to
-no process (`memfd`, System V segments, message queues, `O_TMPFILE`, larger pipes). The error is that of a kernel
-without the call, for which programs have a fallback.
+evade both are refused: other kinds of sockets, data in a SYN (`MSG_FASTOPEN`), `io_uring`, namespaces, threads with
+descriptors of their own, and memory that belongs to no process (`memfd`, shared memory without a file, System V
+segments, message queues, `O_TMPFILE`, larger pipes). So are limits and priorities of other processes: a limit of
+processor time kills like a signal. The error is that of a kernel without the call, for which programs have a fallback.
 """
 
 from __future__ import annotations
@@ -29,6 +30,19 @@ _NUMBERS: Final = {
     "openat2": (437, 437),
     "open_by_handle_at": (304, 265),
     "fcntl": (72, 25),
+    "mmap": (9, 222),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "unshare": (272, 97),
+    "close_range": (436, 436),
+    "prlimit64": (302, 261),
+    "sched_setaffinity": (203, 122),
+    "sched_setscheduler": (144, 119),
+    "sched_setparam": (142, 118),
+    "sched_setattr": (314, 274),
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
+    "fanotify_init": (300, 262),
     "vmsplice": (278, 75),
     "prctl": (157, 167),
     "socket": (41, 198),
@@ -61,12 +75,23 @@ _FASTOPEN: Final = 0x20000000
 _TEMPORARY: Final = 0o20000000
 _SET_PIPE_SIZE: Final = 1031
 _SET_DUMPABLE: Final = 4
+_SHARED_WITHOUT_FILE: Final = 0x21
+_OF_USERS: Final = 0x10000000
+_FILES, _THREAD = 0x400, 0x10000
+_UNSHARE_FILES: Final = 2
+_OF_ITSELF: Final[Sequence[tuple[str, Sequence[tuple[int, int, int]]]]] = (
+    *((name, ((0, _ANY, 0),)) for name in ("prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam")),
+    *(("sched_setattr", ((0, _ANY, 0),)), ("setpriority", ((0, _ANY, 0), (1, _ANY, 0)))),
+    ("ioprio_set", ((0, _ANY, 1), (1, _ANY, 0))),
+)
+"""System calls that may change any process of this user, and their arguments for the calling one."""
 _UNMEASURED: Final[Sequence[Rule]] = (
     *(
         (name, (), errno.ENOSYS)
         for name in (
             *("io_uring_setup", "io_uring_enter", "io_uring_register", "memfd_create", "memfd_secret", "shmget"),
             *("semget", "msgget", "mq_open", "add_key", "request_key", "keyctl", "bpf", "vmsplice", "openat2"),
+            *("clone3", "fanotify_init"),
         )
     ),
     ("open", ((1, _TEMPORARY, _TEMPORARY),), errno.EOPNOTSUPP),
@@ -74,6 +99,12 @@ _UNMEASURED: Final[Sequence[Rule]] = (
     ("open_by_handle_at", (), errno.EPERM),
     ("fcntl", ((1, _ANY, _SET_PIPE_SIZE),), errno.EPERM),
     ("prctl", ((0, _ANY, _SET_DUMPABLE),), errno.EPERM),
+    ("mmap", ((3, _SHARED_WITHOUT_FILE, _SHARED_WITHOUT_FILE),), errno.EPERM),
+    ("clone", ((0, _OF_USERS, _OF_USERS),), errno.EPERM),
+    ("clone", ((0, _THREAD | _FILES, _THREAD),), errno.EPERM),
+    ("unshare", (), errno.EPERM),
+    ("close_range", ((2, _UNSHARE_FILES, _UNSHARE_FILES),), errno.EPERM),
+    *(rule for name, own in _OF_ITSELF for rule in ((name, own, 0), (name, (), errno.EPERM))),
 )
 _BEYOND_TCP: Final[Sequence[Rule]] = (
     *(

@@ -21,6 +21,7 @@ import selectors
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -41,17 +42,21 @@ _SIZE_SHARE: Final = 20
 
 
 class FolderSize:
-    """The bytes of folders on disk, measured as often as that is cheap."""
+    """The bytes of folders on disk, measured as often as that is cheap, and when so much of the disk of the first one
+    has been taken that `limit` may be reached: many small files would make measurements rare."""
 
-    def __init__(self, folders: Sequence[str]) -> None:
+    def __init__(self, folders: Sequence[str], limit: float) -> None:
         self._folders = folders
-        self._size = 0.0
-        self._next = 0.0
+        self._limit = limit
+        self._first = os.open(folders[0], os.O_RDONLY)
+        self._size = self._free = self._next = 0.0
 
     def measure(self, *, now: bool = False) -> float:
         """Return the size at the last measurement, or with `now` the current size."""
-        begun = time.monotonic()
-        if now or begun >= self._next:
+        begun, disk = time.monotonic(), os.fstatvfs(self._first)
+        free = disk.f_bfree * disk.f_frsize
+        if now or begun >= self._next or self._size + self._free - free > self._limit:
+            self._free = free
             self._size = sum(map(_size, self._folders))
             done = time.monotonic()
             self._next = done + max(_FIRST_SECONDS, _SIZE_SHARE * (done - begun))
@@ -69,7 +74,7 @@ def _size(folder: str) -> float:
         for name in (*below, *names):
             with contextlib.suppress(OSError):  # removed meanwhile
                 entry_stat = os.stat(name, dir_fd=opened, follow_symlinks=False)
-                total += max(_LEAST, entry_stat.st_blocks * _BLOCK)
+                total += max(_LEAST, entry_stat.st_size, entry_stat.st_blocks * _BLOCK)  # a copy has no holes
                 if stat.S_ISDIR(entry_stat.st_mode) and entry_stat.st_mode & _OPEN != _OPEN:
                     _open(name, opened, stat.S_IMODE(entry_stat.st_mode) | _OPEN)
     return total
@@ -139,6 +144,12 @@ class KeptOutput:
 _LOOK_SECONDS: Final = 0.05
 _SHARE: Final = 5
 """Pause until the next check, as a multiple of the duration of a check."""
+_LONGEST_SECONDS: Final = 0.5
+"""Longest pause: a command may make checks long, and must not gain time by that."""
+_HIDING_SECONDS: Final = 1.0
+_BLOCKED_SECONDS: Final = 5.0
+"""Time for which something may be hidden, and for which /proc may not answer, as for a process that forks without end;
+then it counts as beyond the memory limit."""
 _KILL_SECONDS: Final = 10.0
 _AFTER_SECONDS: Final = 30.0
 
@@ -152,14 +163,16 @@ class Supervised:
         self._begun = time.monotonic()
         self._reaped_cpu = 0.0
         self._memory = 0
-        self._hidden: set[int] = set()
+        self._shown = self._begun
+        self._error: OSError | None = None
+        self._measured_since = math.inf
         self._status: int | None = None
         self.ended_by: str | None = None
-        self._sizes = FolderSize(task["folders"])
+        self._sizes = FolderSize(task["folders"], self._limits["disk"])
         files = task["files"]
         user = None if files is None else user_without_rights(files["readable"])
-        if user:
-            _give(task["folders"], user)
+        if user and user[0]:
+            _give(task["folders"], user[0])
         self._process = subprocess.Popen(
             task["argv"],
             cwd=task["cwd"],
@@ -170,6 +183,8 @@ class Supervised:
             start_new_session=True,
             preexec_fn=lambda: confine(task["rlimits"], files, user),
         )
+        with contextlib.suppress(OSError):  # only root may: against many busy processes it would hardly ever run
+            os.setpriority(os.PRIO_PROCESS, 0, -20)
         pipes = (self._process.stdout, self._process.stderr)
         self._outputs = [KeptOutput(pipe.fileno(), self._limits["output"]) for pipe in pipes if pipe is not None]
         for output in self._outputs:
@@ -177,24 +192,31 @@ class Supervised:
 
     def run(self) -> dict[str, Any]:
         """Watch the command until it ends or reaches a limit; return the report."""
+        watch = threading.Thread(target=self._watch)
+        watch.start()
         with selectors.DefaultSelector() as selector:
             selector.register(sys.stdin.fileno(), selectors.EVENT_READ, None)
             for output in self._outputs:
                 selector.register(output.descriptor, selectors.EVENT_READ, output)
-            look = 0.0
-            while self._status is None and self.ended_by is None:
+            while self._status is None and self.ended_by is None and self._error is None:
                 for key, _ in selector.select(_LOOK_SECONDS):
                     if key.data is None:
                         if not os.read(sys.stdin.fileno(), 1):
                             self.ended_by = "caller"
                     elif not key.data.read():
                         selector.unregister(key.fd)
-                if (now := time.monotonic()) >= look:
-                    self._look()
-                    done = time.monotonic()
-                    look = done + max(_LOOK_SECONDS, _SHARE * (done - now))
+                now = time.monotonic()
+                if now - self._begun > self._limits["seconds"]:
+                    self.ended_by = "seconds"
+                elif now - self._measured_since > _BLOCKED_SECONDS and "memory" in self._limits:
+                    self.ended_by = "memory"
+                if os.getppid() != self._task["parent"]:
+                    self.ended_by = "caller"
         left = [pid for pid in family.descendants() if pid != self._process.pid]
         alive = not family.kill_all(self._process.pid, _KILL_SECONDS)
+        watch.join()
+        if self._error is not None:
+            raise self._error
         for output in self._outputs:
             output.drain()
         if self.ended_by is None and self._sizes.measure(now=True) > self._limits["disk"]:
@@ -212,6 +234,16 @@ class Supervised:
             "alive": alive,
         }
 
+    def _watch(self) -> None:
+        """Look again and again, in a thread: the kernel may let a reader of /proc wait for the command."""
+        try:
+            while self._status is None and self.ended_by is None:
+                begun = time.monotonic()
+                self._look()
+                time.sleep(min(max(_LOOK_SECONDS, _SHARE * (time.monotonic() - begun)), _LONGEST_SECONDS))
+        except OSError as error:
+            self._error = error
+
     def _look(self) -> None:
         """Reap ended processes, and compare the usage with the limits."""
         for pid, (status, cpu) in family.reap().items():
@@ -219,21 +251,22 @@ class Supervised:
             if pid == self._process.pid:
                 self._status = os.waitstatus_to_exitcode(status)
                 self._process.returncode = self._status
+        self._measured_since = time.monotonic()
         taken = family.usage(family.descendants())
+        self._measured_since = math.inf
         self._memory = max(self._memory, taken.memory)
+        now = time.monotonic()
+        if not taken.hidden:
+            self._shown = now
         used = {
-            "seconds": time.monotonic() - self._begun,
             "cpu_seconds": self._reaped_cpu + taken.cpu_seconds,
-            "memory": math.inf if taken.hidden & self._hidden else taken.memory,
+            "memory": math.inf if taken.hidden and now - self._shown > _HIDING_SECONDS else taken.memory,
             "processes": taken.processes,
             "disk": self._sizes.measure() + taken.unlinked,
         }
         for name, value in used.items():
             if name in self._limits and value > self._limits[name] and self.ended_by is None:
                 self.ended_by = name
-        self._hidden = taken.hidden
-        if os.getppid() != self._task["parent"]:
-            self.ended_by = "caller"
 
     def _after(self) -> None:
         if self._task["after"]:
