@@ -16,7 +16,7 @@ from ..config import COMMANDS_AT_ONCE, HarnessSettings, JsonSettings
 from ..datasets import is_data_file
 from ..environments import tokens_of_call
 from ..errors import UserError
-from ..files import write_json
+from ..files import make_folder_of, write_json
 from ..metrics import ConsoleLogger
 from ..policy import AdaptedModelSettings
 from ..processes import peak_memory_bytes
@@ -63,7 +63,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
     """At most this many problems."""
     samples: int = Field(default=1, ge=1)
     """Tries at each problem; k tries give pass@1 to pass@k, and the accuracy of the majority answer."""
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0, le=2)
     """Sampling temperature; by default 0 for one try and 1 for several."""
     output: Path | None = None
     """JSON file for the result with the answer of every rollout, for `compare`."""
@@ -92,6 +92,8 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
     from ..environments import load_tasks
     from ..trainer import Trainer
 
+    if settings.output is not None:
+        make_folder_of(settings.output, setting="output")
     trained = trained_as(settings.load)
     given = settings.tasks
     if trained is not None:
