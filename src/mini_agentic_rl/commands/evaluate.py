@@ -74,6 +74,21 @@ class EvalSettings(RunnerSettings, JsonSettings):
     rollouts: RolloutSettings = RolloutSettings()
     export: TraceExportSettings = TraceExportSettings()
 
+    def completed(self) -> EvalSettings:
+        """Return the settings with the tasks of the agent, or of the run that trained the adapter, unless others are
+        given."""
+        trained = trained_as(self.load)
+        given = self.tasks if trained is None else trained.tasks_for(self.tasks, self.harness)
+        config_class = config_of_agent(given.agent)
+        if config_class is not None:
+            tasks_of_agent = config_class().tasks.model_dump(exclude={"agent"})
+            return self.changed(tasks={**tasks_of_agent, **given.model_dump(exclude_unset=True)})
+        tasks = matching_tasks(given, is_command=bool(self.harness.agent_command))
+        changes: dict[str, Any] = {"tasks": tasks}
+        if tasks != given and "max_new_tokens" not in self.rollouts.model_fields_set:
+            changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset)}
+        return self.changed(**changes)
+
 
 def evaluate(settings: EvalSettings) -> None:
     """Measure a model or an adapter on held-out problems. Never trains."""
@@ -94,12 +109,8 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
 
     if settings.output is not None:
         make_folder_of(settings.output, setting="output")
-    trained = trained_as(settings.load)
-    given = settings.tasks
-    if trained is not None:
-        tasks_of_run = trained.tasks_for(given, settings.harness).model_dump(exclude_unset=True)
-        settings = settings.changed(tasks=tasks_of_run)
-    settings = _with_defaults_of_agent(settings)
+    trained, given = trained_as(settings.load), settings.tasks
+    settings = settings.completed()
     written = (settings.output, None if trained is None else trained.folder)
     recipe = load_agent(settings.tasks, settings.harness, written)
     load, rollouts, dataset = settings.load, settings.rollouts, settings.tasks.dataset
@@ -152,16 +163,3 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         whole = {**result, "answers": answers, "rollouts": rollouts_shown}
         write_json(settings.output, json.loads(json.dumps(whole)), private=True)
     return result
-
-
-def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
-    """Return the settings with the tasks of the agent, unless others are given."""
-    config_class = config_of_agent(settings.tasks.agent)
-    if config_class is not None:
-        tasks_of_agent = config_class().tasks.model_dump(exclude={"agent"})
-        return settings.changed(tasks={**tasks_of_agent, **settings.tasks.model_dump(exclude_unset=True)})
-    tasks = matching_tasks(settings.tasks, is_command=bool(settings.harness.agent_command))
-    changes: dict[str, Any] = {"tasks": tasks}
-    if tasks != settings.tasks and "max_new_tokens" not in settings.rollouts.model_fields_set:
-        changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset)}
-    return settings.changed(**changes)
