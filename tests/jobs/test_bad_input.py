@@ -11,6 +11,7 @@ import pytest
 
 from command_line import run
 from mini_agentic_rl.algorithm import checkpoint
+from tiny import tiny_model, tiny_tokenizer
 
 SMALL = (
     *("--eval-size", "1", "--sft-examples", "0", "--total-steps", "1", "--tasks-per-step", "1"),
@@ -223,3 +224,10 @@ def test_a_file_of_tasks_that_cannot_be_read_names_its_option(tiny_folder, tmp_p
         line = refused("train", "--model", tiny_folder, "--dataset", tmp_path / name)
         assert line.startswith(f"error: --dataset: {tmp_path / name}")
     assert "question;answer" in line
+
+
+def test_a_tokenizer_of_another_model(tmp_path):
+    tiny_model(64).save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    line = refused("sft", "--model", tmp_path / "model", "--max-samples", "2", "--output-dir", tmp_path / "run")
+    assert "--model: its tokenizer is another model's" in line
