@@ -235,7 +235,7 @@ def _complaint(kind: type[Settings], problem: Any, values: Mapping[str, Any], fi
     else:
         name = option_name(setting)
     value = problem["input"] if setting is None or setting.field.repr else HIDDEN
-    return f"{f'{file}: ' if in_file else ''}{name} {value}: {message[:1].lower()}{message[1:]}"
+    return f"{f'--config: {file}: ' if in_file else ''}{name} {value}: {message[:1].lower()}{message[1:]}"
 
 
 def _parameter(kind: type[Settings], setting: Setting, *, is_hidden: bool) -> inspect.Parameter:
