@@ -83,10 +83,14 @@ def test_the_doctor_names_the_fault_the_option_and_a_rollout_and_ends_with_statu
     assert {path: text for path, text in files_of(idle).items() if path in before} == before
 
 
-def test_a_run_whose_store_is_of_a_newer_version_is_looked_at_by_its_metrics(tmp_path):
+@pytest.mark.parametrize("fault", ["of a newer version", "damaged"])
+def test_a_run_whose_store_cannot_be_read_is_looked_at_by_its_metrics(fault, tmp_path):
     folder = make_run(tmp_path / "new", [row(step) for step in range(1, 4)], rollouts=1)
-    with sqlite3.connect(folder / "rollouts.db") as store:
-        store.execute("UPDATE agl_schema SET version = 99")
+    if fault == "damaged":
+        (folder / "rollouts.db").write_text("no database" * 500)
+    else:
+        with sqlite3.connect(folder / "rollouts.db") as store:
+            store.execute("UPDATE agl_schema SET version = 99")
     for command in (["doctor"], ["watch", "--once"], ["report"]):
         result = invoke(*command, folder)
         assert result.exit_code == 0, result.output

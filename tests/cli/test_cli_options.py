@@ -163,10 +163,18 @@ def test_a_command_prints_its_settings_and_does_nothing_else(tmp_path):
     assert 'loggers: ["console", "tensorboard"]' in lines
 
 
+def test_the_printed_settings_of_eval_are_those_that_it_uses(tmp_path):
+    file = _file(tmp_path, "tasks.jsonl", '{"question": "1 + 1?", "answer": "2"}')
+    for words, agent, dataset in ((["--agent", "guess"], "guess", "guess"), (["--dataset", file], "math", file)):
+        printed = invoke("eval", *words, "--print-config").stdout
+        assert {f'agent: "{agent}"', f"dataset: {json.dumps(str(dataset))}"} <= set(printed.splitlines())
+
+
 def test_a_setting_without_an_option_is_refused_on_the_command_line():
-    refused = invoke("train", "--patience", "3")
-    assert refused.exit_code == 2
-    assert "give patience in a file of --config" in refused.output
+    for words, name in ((["--patience", "3"], "patience"), (["--no-normalize-advantage"], "normalize_advantage")):
+        refused = invoke("train", *words)
+        assert refused.exit_code == 2
+        assert f"give {name} in a file of --config" in refused.output
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from command_line import run
 from mini_agentic_rl.algorithm import checkpoint
+from tiny import tiny_model, tiny_tokenizer
 
 SMALL = (
     *("--eval-size", "1", "--sft-examples", "0", "--total-steps", "1", "--tasks-per-step", "1"),
@@ -194,3 +195,39 @@ def test_a_disk_full_at_the_end_is_one_line_and_the_run_can_be_resumed(tiny_fold
     summary, _ = trained(*options, "--resume")
     assert summary["steps"] == 1
     assert (folder / "report.html").exists()
+
+
+def test_a_result_that_could_not_be_kept_is_not_computed(tiny_folder, tmp_path):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path, tmp_path / "file" / "result.json"):
+        assert "--output" in refused("eval", "--model", tiny_folder, "--output", path)
+        assert "--output" in refused("dataset", "units", "--output", path)
+        pairs = ("--input", tmp_path / "file", "--output", tmp_path / "pairs.jsonl")
+        assert "--report" in refused("convert-dpo", *pairs, "--report", path)
+
+
+@pytest.mark.parametrize("command", ["serve", "tinker", "score-server"])
+def test_other_computers_are_let_in_only_with_a_key(command, tiny_folder):
+    line = refused(command, "--model", tiny_folder, "--host", "0.0.0.0")
+    assert line.startswith("error: --host")
+    assert "--api-key" in line
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "chat"])
+def test_a_temperature_that_the_server_refuses_is_refused_at_once(command, tiny_folder):
+    assert "--temperature 2.5" in refused(command, "--model", tiny_folder, "--temperature", "2.5")
+
+
+def test_a_file_of_tasks_that_cannot_be_read_names_its_option(tiny_folder, tmp_path):
+    for name, text in {"a.json": "[1", "b.json": "3", "c.parquet": "text", "d.csv": "question;answer\nq;1\n"}.items():
+        (tmp_path / name).write_text(text)
+        line = refused("train", "--model", tiny_folder, "--dataset", tmp_path / name)
+        assert line.startswith(f"error: --dataset: {tmp_path / name}")
+    assert "question;answer" in line
+
+
+def test_a_tokenizer_of_another_model(tmp_path):
+    tiny_model(64).save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    line = refused("sft", "--model", tmp_path / "model", "--max-samples", "2", "--output-dir", tmp_path / "run")
+    assert "--model: its tokenizer is another model's" in line

@@ -28,7 +28,7 @@ def test_keys_and_bounds_of_requests_are_options(tmp_path, monkeypatch):
     (tmp_path / "keys").write_text("three\r\n\r\n  four  \r\n", encoding="utf-8-sig")  # as an editor on Windows
     invoke("serve", "--api-key", "one", "--api-key", "two", "--api-key-file", tmp_path / "keys")
     server = opened[0].server
-    assert serve.accepted_keys(server.api_key, server.api_key_file) == ["one", "two", "three", "four"]
+    assert serve.accepted_keys(server.host, server.api_key, server.api_key_file) == ["one", "two", "three", "four"]
     invoke("serve", "--max-requests-per-minute", 60, "--max-concurrent-requests", 4, "--max-body-bytes", 1000)
     assert opened[1].limits == RequestLimits(max_requests_per_minute=60, max_concurrent_requests=4, max_body_bytes=1000)
     assert opened[1].server.api_key == []

@@ -204,4 +204,4 @@ def test_the_console_shows_what_the_doctor_finds_while_a_run_goes_on(terminal):
 
 
 def test_a_finding_is_one_line_of_a_log_and_not_one_each_step():
-    assert logged(FAULTS["shared_machine"], terminal=False).count("Other work takes the processor") == 1
+    assert logged(FAULTS["shared_machine"], terminal=False).count("Other programs use the processor") == 1

@@ -104,7 +104,7 @@ def test_any_reply_is_answered_and_scored_between_0_and_1_and_a_task_without_fie
 
 
 def test_a_split_or_level_that_there_is_not_is_refused() -> None:
-    with pytest.raises(DatasetError, match="split must be one of train, val, test, transfer"):
+    with pytest.raises(DatasetError, match="`split` must be one of train, val, test, transfer"):
         find_family("guess").tasks("all", 1, 0)
     with pytest.raises(DatasetError, match="levels are 1, 2, 3, 4"):
         find_family("guess:7").tasks("train", 1, 0)

@@ -104,7 +104,7 @@ def test_levels_and_languages_take_turns_and_a_quarter_of_the_test_are_kinds_tha
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"split": "dev"}, "split must be one of"),
+        ({"split": "dev"}, "`split` must be one of"),
         ({"difficulty": 5}, "difficulty must be"),
         ({"languages": ("de",)}, "languages must be"),
         ({"size": -1}, "size must be 0 or more"),

@@ -103,7 +103,7 @@ class LoopSettings(RolloutSettings):
     """Tasks drawn in each step."""
     samples_per_prompt: int = Field(default=8, ge=1)
     """Rollouts of each task, the group within which rewards are compared; 1 needs `baseline=none`."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = Field(default=1.0, gt=0, le=2)
     """Sampling temperature of training rollouts."""
     credit: CreditMode = "broadcast"
     """Reward that each call of a rollout is trained with: the final one (`broadcast`), the final one for the last call

@@ -34,7 +34,7 @@ class ChatSettings(AdaptedModelSettings):
         "Chat": ("temperature", "max_new_tokens", "max_turns", "tools"),
     }
 
-    temperature: float = Field(default=0.0, ge=0)
+    temperature: float = Field(default=0.0, ge=0, le=2)
     """Sampling temperature; 0 always takes the most likely token."""
     max_new_tokens: int = Field(default=256, ge=1)
     """At most this many sampled tokens in one model call."""

@@ -23,7 +23,7 @@ from ..datasets import (
     splits_of,
 )
 from ..errors import UserError
-from ..files import write_json, write_text
+from ..files import make_folder_of, write_json, write_text
 from ..metrics import counted, percent
 from .tables import show
 
@@ -82,6 +82,8 @@ def dataset(settings: DatasetSettings) -> None:
     if settings.check_splits:
         _check_splits(settings)
         return
+    if settings.output is not None:
+        make_folder_of(settings.output, setting="output")
     examples = load_examples(
         settings.dataset,
         settings.form,
@@ -90,7 +92,6 @@ def dataset(settings: DatasetSettings) -> None:
         seed=settings.seed,
     )
     if settings.output is not None:
-        settings.output.parent.mkdir(parents=True, exist_ok=True)
         write_text(settings.output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in examples))
     result = {
         "dataset": settings.dataset,
@@ -127,11 +128,12 @@ def convert_dpo(settings: ConvertSettings) -> None:
     """Convert raw preference data to the form that dpo, orpo, kto and reward read; report left-out records."""
     if settings.input is None or settings.output is None:
         raise UserError(f"`{'input' if settings.input is None else 'output'}` is required: give the path of a file")
+    if settings.report is not None:
+        make_folder_of(settings.report, setting="report")
     fields = PreferenceFields(settings.prompt_field, settings.chosen_field, settings.rejected_field)
     report = convert_preferences(settings.input, settings.output, fields=fields)
     result = {"input": str(settings.input), "output": str(settings.output), **report.as_json()}
     if settings.report is not None:
-        settings.report.parent.mkdir(parents=True, exist_ok=True)
         write_json(settings.report, result)
     show(settings, result, _show_conversion)
 

@@ -16,7 +16,7 @@ from ..config import COMMANDS_AT_ONCE, HarnessSettings, JsonSettings
 from ..datasets import is_data_file
 from ..environments import tokens_of_call
 from ..errors import UserError
-from ..files import write_json
+from ..files import make_folder_of, write_json
 from ..metrics import ConsoleLogger
 from ..policy import AdaptedModelSettings
 from ..processes import peak_memory_bytes
@@ -63,7 +63,7 @@ class EvalSettings(RunnerSettings, JsonSettings):
     """At most this many problems."""
     samples: int = Field(default=1, ge=1)
     """Tries at each problem; k tries give pass@1 to pass@k, and the accuracy of the majority answer."""
-    temperature: float | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0, le=2)
     """Sampling temperature; by default 0 for one try and 1 for several."""
     output: Path | None = None
     """JSON file for the result with the answer of every rollout, for `compare`."""
@@ -73,6 +73,21 @@ class EvalSettings(RunnerSettings, JsonSettings):
     harness: HarnessSettings = HarnessSettings()
     rollouts: RolloutSettings = RolloutSettings()
     export: TraceExportSettings = TraceExportSettings()
+
+    def completed(self) -> EvalSettings:
+        """Return the settings with the tasks of the agent, or of the run that trained the adapter, unless others are
+        given."""
+        trained = trained_as(self.load)
+        given = self.tasks if trained is None else trained.tasks_for(self.tasks, self.harness)
+        config_class = config_of_agent(given.agent)
+        if config_class is not None:
+            tasks_of_agent = config_class().tasks.model_dump(exclude={"agent"})
+            return self.changed(tasks={**tasks_of_agent, **given.model_dump(exclude_unset=True)})
+        tasks = matching_tasks(given, is_command=bool(self.harness.agent_command))
+        changes: dict[str, Any] = {"tasks": tasks}
+        if tasks != given and "max_new_tokens" not in self.rollouts.model_fields_set:
+            changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset)}
+        return self.changed(**changes)
 
 
 def evaluate(settings: EvalSettings) -> None:
@@ -92,12 +107,10 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
     from ..environments import load_tasks
     from ..trainer import Trainer
 
-    trained = trained_as(settings.load)
-    given = settings.tasks
-    if trained is not None:
-        tasks_of_run = trained.tasks_for(given, settings.harness).model_dump(exclude_unset=True)
-        settings = settings.changed(tasks=tasks_of_run)
-    settings = _with_defaults_of_agent(settings)
+    if settings.output is not None:
+        make_folder_of(settings.output, setting="output")
+    trained, given = trained_as(settings.load), settings.tasks
+    settings = settings.completed()
     written = (settings.output, None if trained is None else trained.folder)
     recipe = load_agent(settings.tasks, settings.harness, written)
     load, rollouts, dataset = settings.load, settings.rollouts, settings.tasks.dataset
@@ -150,16 +163,3 @@ def eval_job(settings: EvalSettings) -> dict[str, Any]:
         whole = {**result, "answers": answers, "rollouts": rollouts_shown}
         write_json(settings.output, json.loads(json.dumps(whole)), private=True)
     return result
-
-
-def _with_defaults_of_agent(settings: EvalSettings) -> EvalSettings:
-    """Return the settings with the tasks of the agent, unless others are given."""
-    config_class = config_of_agent(settings.tasks.agent)
-    if config_class is not None:
-        tasks_of_agent = config_class().tasks.model_dump(exclude={"agent"})
-        return settings.changed(tasks={**tasks_of_agent, **settings.tasks.model_dump(exclude_unset=True)})
-    tasks = matching_tasks(settings.tasks, is_command=bool(settings.harness.agent_command))
-    changes: dict[str, Any] = {"tasks": tasks}
-    if tasks != settings.tasks and "max_new_tokens" not in settings.rollouts.model_fields_set:
-        changes["rollouts"] = {"max_new_tokens": tokens_of_call(tasks.agent, tasks.dataset)}
-    return settings.changed(**changes)

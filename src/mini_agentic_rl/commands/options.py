@@ -54,8 +54,9 @@ class SettingsCommand(TyperCommand):
             if not flag.startswith("--") or flag in known:
                 continue
             name = flag.removeprefix("--").replace("-", "_")
-            if name in settings and settings[name].panel == WITHOUT_OPTION:
-                raise typer.BadParameter(f"there is no {flag}: give {name} in a file of --config", ctx=ctx)
+            in_file = name if name in settings else name.removeprefix("no_")
+            if in_file in settings and settings[in_file].panel == WITHOUT_OPTION:
+                raise typer.BadParameter(f"there is no {flag}: give {in_file} in a file of --config", ctx=ctx)
             here = called_here(name, settings)
             if here is not None:
                 option = " ".join(filter(None, (option_name(settings[here]), VALUES.get(name))))
@@ -234,7 +235,7 @@ def _complaint(kind: type[Settings], problem: Any, values: Mapping[str, Any], fi
     else:
         name = option_name(setting)
     value = problem["input"] if setting is None or setting.field.repr else HIDDEN
-    return f"{f'{file}: ' if in_file else ''}{name} {value}: {message[:1].lower()}{message[1:]}"
+    return f"{f'--config: {file}: ' if in_file else ''}{name} {value}: {message[:1].lower()}{message[1:]}"
 
 
 def _parameter(kind: type[Settings], setting: Setting, *, is_hidden: bool) -> inspect.Parameter:

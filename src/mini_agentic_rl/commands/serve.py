@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ..config import Settings
 from ..errors import UserError
 from ..gateway import AnswerSettings, GrammarLimits, ServerSettings, SessionSettings
-from ..http import RequestLimits, checked_keys
+from ..http import RequestLimits, checked_keys, refuse_open_address
 from ..plugins import load_part
 from ..policy import AdaptedModelSettings, EngineSettings, LoraSettings
 from ..processes import freeze_loaded_objects
@@ -73,7 +73,7 @@ def open_server(settings: ServeSettings) -> Iterator[MiniLLMServer]:
     from ..gateway import GatewayLimits, ServedPolicy
 
     server, load = settings.server, settings.load
-    keys = accepted_keys(server.api_key, server.api_key_file)
+    keys = accepted_keys(server.host, server.api_key, server.api_key_file)
     use: Any = None
     if settings.learn_from_use is not None:
         use = load_part("learning", setting="learn_from_use").UseOfServer(settings)
@@ -124,14 +124,16 @@ def serve_until_stopped(opened: AbstractContextManager[Any]) -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def accepted_keys(given: Sequence[str], file: Path | None) -> list[str]:
+def accepted_keys(host: str, given: Sequence[str], file: Path | None) -> list[str]:
     """Return the API keys of a server: the given ones and those of a file, one a line.
 
     Raises:
-        UserError: a key is empty, or the file cannot be read or is empty.
+        UserError: a key is empty, the file cannot be read or is empty, or there is no key and other computers could
+            connect.
     """
     keys = list(checked_keys(given))
     if file is None:
+        refuse_open_address(host, keys)
         return keys
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()  # editors on Windows may write a mark

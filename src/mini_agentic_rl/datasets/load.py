@@ -25,7 +25,7 @@ from .families import MATH, family_type, find_family, task_names
 from .formats import FORMS, Example, Form, examples_of, prompt_key, task_example
 from .messages import ShapeError, refuse_untrained_row
 from .preferences import with_json_read
-from .records import SUFFIXES, Located, Record, is_data_file, is_hub_name, load_folder, load_hub, located
+from .records import SUFFIXES, Located, Record, fields_of, is_data_file, is_hub_name, load_folder, load_hub, located
 from .rows import SPLITS, DatasetError, Row, TaskRows, choose, digest, final_answer, select
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def as_row(record: dict[str, Any], where: str, default_id: str) -> Row:
 
 def _complaint(record: dict[str, Any], field: str, wanted: str) -> str:
     if field not in record:
-        return "is missing"
+        return f"is missing; {fields_of(record)}"
     value = record[field]
     is_nan = value != value
     empty = value is None or (isinstance(value, str) and not value.strip()) or value == [] or is_nan

@@ -131,11 +131,11 @@ def read_records(path: Path, *, setting: str = "dataset") -> Iterator[tuple[int,
     name = path.name.lower()
     try:
         if name.endswith(".parquet"):
-            yield from _parquet(path)
+            yield from _parquet(path, setting)
         elif name.endswith((".csv", ".tsv")):
             yield from _csv(path, "\t" if name.endswith(".tsv") else ",")
         elif name.endswith(".json"):
-            yield from _json(path)
+            yield from _json(path, setting)
         else:
             yield from _lines(path)
     except OSError as error:
@@ -159,7 +159,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
                 yield number, _parsed(text)
 
 
-def _json(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
+def _json(path: Path, setting: str) -> Iterator[tuple[int, Record | BadRecord]]:
     """Yield the records of a list, or of the only list in an object. JSON Lines named .json are read too."""
     text = path.read_text(encoding="utf-8-sig")
     try:
@@ -167,14 +167,14 @@ def _json(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
     except (ValueError, RecursionError) as error:
         first = _parsed(text.lstrip().split("\n", 1)[0])
         if isinstance(first, BadRecord):
-            raise DatasetError(f"{path}: not valid JSON ({error})") from error
+            raise DatasetError(f"{path}: not valid JSON ({error})", setting=setting) from error
         yield from _lines(path)
         return
     if isinstance(records, dict):
         value = next(iter(records.values()), None)
         records = value if len(records) == 1 and isinstance(value, list) else records.get("data", [records])
     if not isinstance(records, list):
-        raise DatasetError(f"{path}: must hold a list of records, not {type(records).__name__}")
+        raise DatasetError(f"{path}: must hold a list of records, not {type(records).__name__}", setting=setting)
     has_surrogates = bool(_SURROGATE.search(text))
     for number, item in enumerate(records, 1):
         yield number, _checked(item, has_surrogates)
@@ -199,7 +199,7 @@ def _csv(path: Path, delimiter: str) -> Iterator[tuple[int, Record | BadRecord]]
             yield reader.line_num, row
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
+def _parquet(path: Path, setting: str) -> Iterator[tuple[int, Record | BadRecord]]:
     from pyarrow import parquet
 
     try:
@@ -207,7 +207,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Record | BadRecord]]:
             batches = file.iter_batches(batch_size=ROWS_AT_A_TIME)
             yield from enumerate((record for batch in batches for record in table_records(batch)), 1)
     except Exception as error:  # a damaged file may raise anything
-        raise DatasetError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+        raise DatasetError(f"{path}: cannot be read ({' '.join(str(error).split())})", setting=setting) from error
 
 
 def _parsed(line: str) -> Record | BadRecord:

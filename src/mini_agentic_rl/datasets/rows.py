@@ -44,7 +44,7 @@ def check_split(split: str) -> Split:
     for known in SPLITS:
         if split == known:
             return known
-    raise DatasetError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+    raise DatasetError(f"`split` must be one of {', '.join(SPLITS)}, not {split!r}")
 
 
 def digest(text: str) -> str:

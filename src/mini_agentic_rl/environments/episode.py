@@ -118,7 +118,7 @@ class Episodes(TaskFamily, ABC):
             DatasetError: an unknown split or level, a negative size, or a size above the number of tasks.
         """
         if split not in self.splits:
-            raise DatasetError(f"split must be one of {', '.join(self.splits)}, not {split!r}")
+            raise DatasetError(f"`split` must be one of {', '.join(self.splits)}, not {split!r}")
         wanted, size = self.levels_of(levels), DEFAULT_SIZE if size is None else size
         if size < 0:
             raise DatasetError(f"size must be 0 or more, not {size}")

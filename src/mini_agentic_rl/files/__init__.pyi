@@ -4,6 +4,7 @@ from .atomic import DiskFullError as DiskFullError
 from .atomic import damage as damage
 from .atomic import disk_failure as disk_failure
 from .atomic import give_usual_modes as give_usual_modes
+from .atomic import make_folder_of as make_folder_of
 from .atomic import make_private_file as make_private_file
 from .atomic import make_private_folder as make_private_folder
 from .atomic import read_json as read_json

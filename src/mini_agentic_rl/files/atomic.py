@@ -298,6 +298,20 @@ _MAX_REASON: Final = 200
 """Maximum length of a library's reason in a message."""
 
 
+def make_folder_of(file: Path, *, setting: str) -> None:
+    """Make the folder of a file that a command writes at its end.
+
+    Raises:
+        UserError: it cannot be made, or the path of the file is that of a folder.
+    """
+    if file.is_dir():
+        raise UserError(f"{file} is a folder: give the path of a file", setting=setting)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}", setting=setting) from error
+
+
 class DamagedFileError(UserError):
     """A file or folder is damaged, incomplete, or of another kind."""
 

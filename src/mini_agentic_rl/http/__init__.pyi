@@ -6,6 +6,7 @@ from .admission import bearer_header as bearer_header
 from .admission import checked_keys as checked_keys
 from .admission import is_from_web_page as is_from_web_page
 from .admission import is_loopback as is_loopback
+from .admission import refuse_open_address as refuse_open_address
 from .application import METRICS_CONTENT_TYPE as METRICS_CONTENT_TYPE
 from .application import PAGES as PAGES
 from .application import AdmittedEndpoint as AdmittedEndpoint

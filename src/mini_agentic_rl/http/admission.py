@@ -315,6 +315,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def refuse_open_address(host: str, keys: object, setting: str = "`api_key`") -> None:
+    """Raise a `ServerStartError` if a server without keys would let other computers in; `setting` takes a key."""
+    if not keys and not is_loopback(host):
+        raise ServerStartError(
+            f"listening on {host} lets other computers in: set an API key ({setting}), or listen on `host=127.0.0.1`",
+            setting="host",
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class AccessCheck:
     """Middleware that refuses requests without a key, and, for a server without keys, requests of web pages."""

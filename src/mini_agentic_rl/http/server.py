@@ -19,7 +19,7 @@ from typing import Any
 import uvicorn
 from typing_extensions import Self
 
-from .admission import Admission, is_loopback
+from .admission import Admission, refuse_open_address
 from .connections import ACCEPTED_AT_ONCE, BoundedConnection, ReadingTurn, most_connections
 from .errors import ServerStartError
 
@@ -95,12 +95,7 @@ class AdmittingServer:
         """
         if self._thread is not None:
             return self
-        if self.admission.keys.first is None and not is_loopback(self.host):
-            raise ServerStartError(
-                f"listening on {self.host} lets other computers in: set an API key (`api_key`), or listen on "
-                "`host=127.0.0.1`",
-                setting="host",
-            )
+        refuse_open_address(self.host, self.admission.keys.first)
         self.admission.reopen()
         listener = _listen(self.host, self._wanted_port)
         self._bound_port = int(listener.getsockname()[1])

@@ -65,8 +65,8 @@ def cut_answers(view: RunView) -> Finding | None:
         "Answers are cut off",
         f"{percent(share, 0)} of the rollouts of {latest(len(rows), 'step')} ended at a bound of their "
         "length, before the answer was complete",
-        "Raise `max_new_tokens`; where answers grow without need, `overlong_buffer` makes length cost something, and "
-        "`mask_truncated` does not train what was cut",
+        "Raise `max_new_tokens`; if answers are longer than necessary, `overlong_buffer` penalizes length, and "
+        "`mask_truncated` leaves cut answers out of the loss",
         view.examples(rollout for rollout in view.rollouts if rollout.cut),
     )
 
@@ -143,9 +143,9 @@ def mismatch_rises(view: RunView) -> Finding | None:
         "fault" if now >= bound else "watch",
         "Sampler and learner disagree",
         f"the log-probability of a sampled token differs by {number(now)} nats on average, {number(before)} at first, "
-        "so that the update corrects for what never happened",
-        "Set `importance_correction=token`, which weighs it, or `dtype=float32`, which removes it; with servers as the "
-        "sampler, look whether they serve the same base model in the same number format",
+        "so the gradient is that of probabilities that no token was sampled with",
+        "Set `importance_correction=token`, which corrects for the difference, or `dtype=float32`, which removes it; "
+        "with servers as the sampler, check that they serve the same base model in the same number format",
     )
 
 
@@ -160,8 +160,8 @@ def steps_shortened(view: RunView) -> Finding | None:
         "watch",
         "The learning rate is higher than the bound of a step allows",
         f"{len(shortened)} of {latest(len(shares), 'step')} would have moved the policy too far; "
-        f"{percent(mean(shortened), 0)} of such a step was taken, after several passes that measured it",
-        "Lower `learning_rate`, which costs no passes; or raise `max_update_kl`, if such steps do no harm",
+        f"they were shortened to {percent(mean(shortened), 0)} on average, and measuring each took several passes",
+        "Lower `learning_rate`, which saves these passes; or raise `max_update_kl` if such steps do no harm",
     )
 
 
@@ -191,11 +191,11 @@ def shared_machine(view: RunView) -> Finding | None:
     return Finding(
         "shared_machine",
         "watch",
-        "Other work takes the processor",
-        f"of {cores:g} cores that this run may use, {free:.1f} were free for it in "
-        f"{latest(len(rows), 'step')}; its threads wait for each other then, and a step takes a multiple of its time",
-        "End the other work, or leave cores to it: OMP_NUM_THREADS sets the threads of this run; seconds of such a run "
-        "say nothing about the settings",
+        "Other programs use the processor",
+        f"of the {cores:g} cores that this run may use, {free:.1f} were free in {latest(len(rows), 'step')}; its "
+        "threads then wait for each other, and a step takes several times as long",
+        "End the other programs, or set OMP_NUM_THREADS to the number of free cores; do not compare the seconds of "
+        "this run with those of others",
     )
 
 
@@ -204,7 +204,7 @@ IdleCause = Literal["solved", "unsolved", "constant", "alike"]
 IDLE: Final[Mapping[IdleCause, tuple[str, str]]] = {
     "solved": (
         "all rewards are {reward:.3g}",
-        "take harder tasks, or a reward that tells good answers from better ones",
+        "take harder tasks, or a reward that distinguishes good answers from better ones",
     ),
     "unsolved": (
         "all rewards are 0",
@@ -213,7 +213,7 @@ IDLE: Final[Mapping[IdleCause, tuple[str, str]]] = {
     ),
     "constant": (
         "all rewards are {reward:.3g}",
-        "look whether the reward tells answers apart; if it is the least that can be earned, take easier tasks or "
+        "check that the reward distinguishes answers; if it is the lowest possible reward, take easier tasks or "
         "raise `temperature` or `samples_per_prompt`",
     ),
     "alike": (
@@ -303,7 +303,7 @@ def partial_reward(view: RunView) -> Finding | None:
         f"the mean reward of {latest(len(rows), 'step')} is {number(reward)}, "
         f"the largest standard deviation {number(max(row[3] for row in rows))}",
         "Read a rollout: an answer that always earns this part hides the whole reward, so let wrong answers earn "
-        "nothing and begin anew; if it is the least that can be earned, take easier tasks, or raise `temperature` or "
+        "nothing and begin anew; if it is the lowest possible reward, take easier tasks, or raise `temperature` or "
         "`samples_per_prompt`",
     )
 
@@ -344,9 +344,9 @@ def no_reward(view: RunView) -> Finding | None:
         "no_reward",
         "fault",
         "Rollouts have no reward",
-        f"{missing:.0f} of the last {rollouts:.0f} rollouts ended well and nobody gave them a reward; they are left "
-        "out, never counted as 0",
-        "Let the agent return a number, or call `emit_reward` on every path, those of errors and early returns too",
+        f"{missing:.0f} of the last {rollouts:.0f} rollouts succeeded without a reward; training leaves them out and "
+        "does not count them as 0",
+        "Let the agent return a number, or call `emit_reward`, on every path, including errors and early returns",
         view.examples(without),
     )
 
@@ -367,8 +367,8 @@ def failed_rollouts(view: RunView) -> Finding | None:
         "fault",
         "Rollouts fail",
         f"{failed:.0f} of the last {rollouts:.0f} rollouts failed{often}",
-        "Look at them with `agl rollouts list --status failed --store RUN_FOLDER`; where they run out of time, raise "
-        "`rollout_timeout`; where tries may succeed later, set `on_failure=retry`",
+        "Look at them with `agl rollouts list --status failed --store RUN_FOLDER`; if they run out of time, raise "
+        "`rollout_timeout`; if another try may succeed, set `on_failure=retry`",
         view.examples(bad),
     )
 
@@ -383,9 +383,9 @@ def reward_not_accuracy(view: RunView) -> Finding | None:
         "fault",
         "The reward rises and the accuracy falls",
         f"the reward of training went from {number(rewards[0])} to {number(rewards[1])}, {_course(*fall)}",
-        "Read the rollouts that earn most: does the reward pay for something else than the task? Else it is learning "
-        "by heart: take more tasks, fewer steps (`total_steps`), a smaller `learning_rate` or some `kl_coef`; "
-        "`validation_size` keeps the weights that were best",
+        "Read the rollouts that earn most: does the reward pay for something else than the task? If not, the policy "
+        "memorizes the tasks: take more tasks, fewer steps (`total_steps`), a smaller `learning_rate` or some "
+        "`kl_coef`; `validation_size` keeps the weights that were best",
     )
 
 
@@ -404,8 +404,8 @@ def reward_without_accuracy(view: RunView) -> Finding | None:
         "The reward rises and the accuracy does not",
         f"the reward of training went from {number(rewards[0])} to {number(rewards[1])}, {_course(before, now)}, which "
         "is within chance",
-        "Read the rollouts that earn most: the reward may pay a wrong answer a part. Else measure more held-out tasks "
-        "(`eval_size`), or train on more different tasks",
+        "Read the rollouts that earn most: a wrong answer may earn a part of the reward. If not, measure more held-out "
+        "tasks (`eval_size`), or train on more different tasks",
     )
 
 
@@ -419,9 +419,9 @@ def accuracy_falls(view: RunView) -> Finding | None:
         "fault",
         "The accuracy falls",
         f"{_course(*fall)}; the reward of training went from {number(rewards[0])} to {number(rewards[1])}",
-        "An update has destroyed more than it taught, often one whose gradient was many times as long as the others "
-        "(the curve grad_norm). Take a smaller `learning_rate` or `max_update_kl`, `loss_aggregation=token`, more "
-        "rollouts in a step (`tasks_per_step`) or some `kl_coef`; `validation_size` keeps the weights that were best",
+        "Often a single update does most of the damage: look for a step with a much larger grad_norm. Take a smaller "
+        "`learning_rate` or `max_update_kl`, `loss_aggregation=token`, more rollouts in a step "
+        "(`tasks_per_step`) or some `kl_coef`; `validation_size` keeps the weights that were best",
     )
 
 

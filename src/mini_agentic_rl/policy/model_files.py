@@ -67,7 +67,7 @@ def resolve_model(name: str) -> str:
     if not ask_hub() and not cached(name, "config.json"):
         raise ModelNotFoundError(
             f"there is no folder {name!r}, and the Hugging Face Hub does not answer "
-            "(give 'embedded' or a local folder)",
+            "(give 'embedded' or a local folder, or set HF_ENDPOINT to a mirror)",
             setting="model",
         )
     return name

@@ -60,7 +60,7 @@ def show_dashboard(settings: DashboardSettings) -> None:
         sources.append(store_source(open_store(settings.store, api_key=key, create=False), owned=True))
     if not sources:
         raise UserError(f"there is nothing to show: name the folder of a run, as in {_EXAMPLE}, or a `store`")
-    keys = accepted_keys(settings.api_key, settings.api_key_file)
+    keys = accepted_keys(settings.host, settings.api_key, settings.api_key_file)
     server = DashboardServer(sources, settings.host, settings.port, api_keys=keys)
 
     async def run() -> None:

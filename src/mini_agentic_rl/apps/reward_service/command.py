@@ -29,7 +29,7 @@ def open_score_server(settings: ScoreServerSettings) -> Iterator[ScoreServer]:
     from .reward_model import load_scorer
     from .server import ScoreServer
 
-    keys = accepted_keys(settings.api_key, settings.api_key_file)
+    keys = accepted_keys(settings.host, settings.api_key, settings.api_key_file)
     batches = BatchSettings(**{name: getattr(settings, name) for name in BatchSettings.model_fields})
     texts = TextLimits(**{name: getattr(settings, name) for name in TextLimits.model_fields})
     limits = GatewayLimits(**{name: getattr(settings, name) for name in RequestLimits.model_fields})

@@ -139,7 +139,7 @@ def open_tinker_server(settings: TinkerSettings) -> Iterator[TinkerServer]:
     Raises:
         UserError: the model or the file of keys cannot be read, or the folder or the port cannot be had.
     """
-    keys = accepted_keys(settings.server.api_key, settings.server.api_key_file)
+    keys = accepted_keys(settings.server.host, settings.server.api_key, settings.server.api_key_file)
     load = settings.load.model_dump()
     with one_writer(settings.output_dir):
         server = TinkerServer.load(

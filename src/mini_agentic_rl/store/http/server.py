@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from ...config import LightningEnvVar, resolve_str_env_var
-from ...http import Admission, AdmittingServer, ApiKeys, RequestLimits, ServerStartError, WebPages, is_loopback
+from ...http import Admission, AdmittingServer, ApiKeys, RequestLimits, WebPages, refuse_open_address
 from ...processes import serve_until_signal
 from ..base import LightningStore, LightningStoreCapabilities
 from ..threading import ForwardingStore, LightningStoreThreaded, forward_methods
@@ -77,12 +77,7 @@ class LightningStoreServer(ForwardingStore):
         origins = [cors_allow_origins] if isinstance(cors_allow_origins, str) else list(cors_allow_origins or ())
         self.store = store if store.capabilities["thread_safe"] else LightningStoreThreaded(store)
         self._api_key = resolve_str_env_var(LightningEnvVar.AGL_API_KEY, api_key)
-        if self._api_key is None and not is_loopback(host):
-            raise ServerStartError(
-                f"listening on {host} lets other computers in: set an API key (`api_key` or AGL_API_KEY), "
-                "or listen on `host=127.0.0.1`",
-                setting="host",
-            )
+        refuse_open_address(host, self._api_key, "`api_key` or AGL_API_KEY")
         self._process = os.getpid()
         self._polls = LongPolls()
         hint = "'Authorization: Bearer KEY' (AGL_API_KEY)"

@@ -283,7 +283,7 @@ def _is_readable(address: str) -> bool:
     with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
         try:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError:
+        except sqlite3.DatabaseError:  # also a damaged file, whose error comes when the store is opened
             return False
     return True
 
