@@ -83,7 +83,9 @@ _EDIT_ATTEMPT: Final = (
     "last_heartbeat_time = :last_heartbeat_time, metadata_json = :metadata_json, deadline = :deadline "
     f"WHERE {_ATTEMPT}"
 )
-_OVERDUE: Final = "SELECT rollout_id, attempt_id FROM agl_attempts WHERE deadline IS NOT NULL AND deadline <= :now"
+_OVERDUE: Final = (
+    "SELECT rollout_id, attempt_id FROM agl_attempts WHERE deadline IS NOT NULL AND deadline <= :now LIMIT :count"
+)
 _NEXT_DEADLINE: Final = "SELECT min(deadline) FROM agl_attempts WHERE deadline IS NOT NULL"
 _REACHED_NUMBER: Final = f"SELECT max(last_span_number) FROM agl_attempts WHERE {_ROLLOUT}"
 _TAKE_NUMBERS: Final = (
@@ -187,8 +189,9 @@ class SqlTables:
     def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         self._session.run(_EDIT_ATTEMPT, columns_of("attempt", attempt) | {"deadline": deadline})
 
-    def overdue(self, now: float) -> Sequence[tuple[str, str]]:
-        return [(row["rollout_id"], row["attempt_id"]) for row in self._session.rows(_OVERDUE, {"now": now})]
+    def overdue(self, now: float, limit: int) -> Sequence[tuple[str, str]]:
+        rows = self._session.rows(_OVERDUE, {"now": now, "count": limit})
+        return [(row["rollout_id"], row["attempt_id"]) for row in rows]
 
     def next_deadline(self) -> float | None:
         deadline: float | None = self._session.scalar(_NEXT_DEADLINE)
