@@ -50,9 +50,15 @@ _SOME_ROLLOUTS: Final = f"{ROLLOUTS_WITH_LATEST} WHERE agl_rollouts.rollout_id I
 _SOME_STATUSES: Final = (
     "SELECT rollout_id, status FROM agl_rollouts WHERE rollout_id IN (SELECT value FROM json_each(:ids))"
 )
+_CLAIMED_CHARACTERS: Final = 16 * 1024 * 1024
+"""Rollouts of one claim, whose tasks are read and answered together: a task may have 32 MiB."""
 _QUEUED: Final = (
-    f"{ROLLOUTS_WITH_LATEST} WHERE agl_rollouts.queue_position IS NOT NULL "
-    "ORDER BY agl_rollouts.queue_position LIMIT :count"
+    f"{ROLLOUTS_WITH_LATEST} WHERE agl_rollouts.queue_position IN (SELECT queue_position FROM (SELECT queue_position, "
+    "sum(length(input_json) + length(metadata_json)) OVER (ORDER BY queue_position) AS characters, "
+    "row_number() OVER (ORDER BY queue_position) AS place "
+    "FROM (SELECT queue_position, input_json, metadata_json FROM agl_rollouts WHERE queue_position IS NOT NULL "
+    "ORDER BY queue_position LIMIT :count) AS first) AS sized "
+    f"WHERE place = 1 OR characters <= {_CLAIMED_CHARACTERS}) ORDER BY agl_rollouts.queue_position"
 )
 _HAS_QUEUED: Final = "SELECT number FROM agl_rollouts WHERE queue_position IS NOT NULL LIMIT 1"
 _LAST_QUEUED: Final = "SELECT max(queue_position) FROM agl_rollouts WHERE queue_position IS NOT NULL"
