@@ -147,14 +147,16 @@ async def test_a_store_that_fails_fails_the_call_and_is_logged(serve, caplog):
     store = BrokenStore()
     server, _ = serve(["word " * 5], store=store)
     _, url = await rollout_url(server, store)
-    with pytest.raises(openai.InternalServerError, match="disk full"):
+    with pytest.raises(openai.InternalServerError, match="nothing could be recorded") as failure:
         await _ask(url)
+    assert failure.value.status_code == 503
     body = {"model": "tiny", "messages": QUESTION, "stream": True}
     streamed = httpx.post(f"{url}/chat/completions", json=body)
     assert streamed.status_code == 200
-    assert "disk full" in streamed.text
+    assert "recording_failed" in streamed.text
+    assert "disk full" not in streamed.text + str(failure.value)
     _until_counted(server, "failed", 2)
-    assert "could not record" in caplog.text
+    assert "disk full" in caplog.text
 
 
 async def _refusals(store, rollout_id):

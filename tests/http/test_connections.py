@@ -168,15 +168,49 @@ def test_no_more_is_read_at_once_than_the_body_and_a_little():
     assert max(size - left for left, size in read) <= READ_BYTES
 
 
-def test_who_reads_no_more_of_an_answer_is_cut_off():
-    with _serving(stalled_seconds=0.3) as server, _connect(server) as connection:
-        connection.sendall(b"GET /much HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        time.sleep(1.0)  # reads nothing: the answer fills what the system holds, and then waits
-        got = 0
-        with contextlib.suppress(ConnectionError):
-            while part := connection.recv(1 << 20):
-                got += len(part)
-        assert got < 50_000_000
+MUCH = b"GET /much HTTP/1.%d\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize("minor", [0, 1], ids=["closed after the answer", "kept open"])
+def test_who_reads_no_more_of_an_answer_is_cut_off(minor):
+    with _serving(stalled_seconds=0.3, most=4) as server, contextlib.ExitStack() as stack:
+        for connection in [stack.enter_context(_connect(server)) for _ in range(4)]:
+            connection.sendall(MUCH % minor)  # reads nothing: the answer fills what the system holds, and then waits
+
+        def is_answered() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return httpx.get(f"{server.root}/docs", timeout=20).status_code == 200
+            return False
+
+        time.sleep(1.0)
+        until(is_answered)
+
+
+def _read_slowly(connection: socket.socket, pause_s: float) -> int:
+    """Read an answer of 50 MB; return how much of it came."""
+    got = 0
+    with contextlib.suppress(ConnectionError):
+        while got < 50_000_000 and (part := connection.recv(1 << 20)):
+            got += len(part)
+            time.sleep(pause_s)
+    return got
+
+
+def test_who_reads_slowly_gets_the_whole_answer():
+    with _serving(stalled_seconds=0.5) as server, _connect(server) as connection:
+        connection.sendall(MUCH % 1)
+        assert _read_slowly(connection, 0.02) >= 50_000_000
+
+
+def test_newcomers_do_not_take_the_place_of_who_still_reads_its_answer():
+    with _serving(most=4) as server, _connect(server) as connection, contextlib.ExitStack() as stack:
+        connection.sendall(MUCH % 1)
+        connection.recv(1)
+        for _ in range(8):
+            newcomer = stack.enter_context(_connect(server))
+            newcomer.sendall(b"GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert newcomer.recv(1)
+        assert _read_slowly(connection, 0.0) >= 50_000_000
 
 
 def test_a_newcomer_takes_the_place_of_who_has_kept_its_request_back_for_longest():
@@ -239,6 +273,22 @@ def test_a_request_whose_client_leaves_is_gone_at_once_and_not_when_garbage_is_c
             until(lambda: requests[0]() is None)
     finally:
         gc.enable()
+
+
+def test_a_garbage_collection_beside_a_server_leaves_out_what_was_there_before():
+    """A full one would hold up every request: the modules of torch have a million objects."""
+    loaded = [[] for _ in range(1_000_000)]
+
+    def seconds_of_a_collection() -> float:
+        began = time.perf_counter()
+        gc.collect()
+        return time.perf_counter() - began
+
+    whole = min(seconds_of_a_collection() for _ in range(3))
+    with _serving():
+        assert min(seconds_of_a_collection() for _ in range(3)) < whole / 3
+    assert min(seconds_of_a_collection() for _ in range(3)) > whole / 3
+    assert loaded
 
 
 async def answer(request: Request) -> Response:

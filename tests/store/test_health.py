@@ -11,7 +11,7 @@ import pytest
 
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStore, SqlLightningStore
 from mini_agentic_rl.store.lifecycle import StoreClock
-from mini_agentic_rl.types import RolloutConfig
+from mini_agentic_rl.types import EnqueueRolloutRequest, RolloutConfig
 
 from .test_contract import span_of, status_of
 
@@ -68,6 +68,21 @@ async def test_waiting_notices_a_timeout_that_nobody_else_looks_for(store: Light
     await asyncio.sleep(0.05)
     await store.update_rollout(claimed.rollout_id, config=RolloutConfig(timeout_seconds=0.2))
     assert [rollout.status for rollout in await asyncio.wait_for(waiting, 15)] == ["failed"]
+
+
+async def test_many_attempts_past_their_limits_are_marked_a_part_at_a_time(
+    store: LightningStore, pass_time: PassTime
+) -> None:
+    """So that nobody waits for all of them."""
+    config = RolloutConfig(timeout_seconds=60)
+    queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=1, config=config)] * 300)
+    await store.dequeue_many_rollouts(limit=300)
+    pass_time(61)
+    counts = await store.statistics()
+    assert 0 < counts["rollouts_by_status"]["failed"] < 300
+    ids = [rollout.rollout_id for rollout in queued]
+    ended = await asyncio.wait_for(store.wait_for_rollouts(rollout_ids=ids, timeout=3600), 15)
+    assert [rollout.status for rollout in ended] == ["failed"] * 300
 
 
 async def test_waiting_for_work_wakes_when_a_silent_runner_gives_its_rollout_back(store: LightningStore) -> None:

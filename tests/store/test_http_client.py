@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import math
@@ -188,6 +189,20 @@ async def test_a_claim_that_nobody_waits_for_any_more_is_given_back(serve: Serve
     again = await client.dequeue_rollout("w")
     assert again is not None
     assert (again.rollout_id, again.attempt.sequence_id) == (queued.rollout_id, 2)
+
+
+async def test_a_cancelled_claim_of_a_server_that_is_gone_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = LightningStoreClient("http://127.0.0.1:9", retry_seconds=0.3)
+    claiming = asyncio.create_task(client.dequeue_rollout("w"))
+    await asyncio.sleep(0.1)
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    await asyncio.sleep(0.6)  # until it is given up
+    await client.close()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_waiting_goes_on_over_several_requests(

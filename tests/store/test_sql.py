@@ -168,6 +168,18 @@ async def test_the_statements_of_a_call_find_their_rows_by_an_index(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=needs_postgres)])
+async def test_a_claim_is_bounded_by_the_size_of_the_tasks(kind: str, tmp_path: Path) -> None:
+    """A store's server holds a claim in memory."""
+    store = make_store(kind, tmp_path)
+    tasks = [size * "a" for size in (9_000_000, 20_000_000, 9_000_000, 1, 2, 3)]
+    queued = await store.enqueue_many_rollouts([EnqueueRolloutRequest(input=task) for task in tasks])
+    claims = [await store.dequeue_many_rollouts(limit=6) for _ in range(4)]
+    assert [len(claim) for claim in claims] == [1, 1, 4, 0]
+    assert [rollout.rollout_id for claim in claims for rollout in claim] == [rollout.rollout_id for rollout in queued]
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=needs_postgres)])
 async def test_what_a_database_cannot_hold_is_refused_and_changes_nothing(kind: str, tmp_path: Path) -> None:
     store = make_store(kind, tmp_path)
     claimed = await store.start_rollout("a")

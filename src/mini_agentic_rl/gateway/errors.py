@@ -55,7 +55,13 @@ class UnavailableError(HttpError):
 
 
 class RecordingError(HttpError):
-    """The call could not be recorded, so the answer is withheld."""
+    """The store failed, so the answer is withheld. The log has the reason, which may name files of the server."""
+
+    status = 503
+
+    def __init__(self) -> None:
+        message = "the store failed, so nothing could be recorded; the server's log says why"
+        super().__init__(message, code="recording_failed")
 
 
 class RolloutBudgetError(HttpError):

@@ -38,7 +38,8 @@ _TINY_CHUNKS: Final = (
     "around them; send it with a Content-Length, or in chunks of 64 bytes and more"
 )
 STALLED_SECONDS: Final = 60.0
-"""Time without progress after which a response is given up."""
+"""Time in which a client has to read `_LEAST_READ`, or the rest of what waits for it, or its response is given up."""
+_LEAST_READ: Final = 1024 * 1024
 _MOST: Final = 4096
 _KEPT_BACK_SECONDS: Final = 1.0
 """Time for the rest of a request, within which idle connections are replaced before this one."""
@@ -97,7 +98,7 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
     headless: ClassVar[dict[BoundedConnection, float]] = {}
     """Connections from which the head of a request is awaited, and since when; the longest awaited comes first."""
     idle: ClassVar[dict[BoundedConnection, None]] = {}
-    """Connections that have got their answer and sent no further request; the longest idle one comes first."""
+    """Connections that have read their answer and sent no further request; the longest idle one comes first."""
     most_unfinished = _MOST
     """Most requests with an incomplete body. Each is a task of a hundred objects; with 4,096 of them the garbage
     collector pauses the server for a third of a second."""
@@ -118,6 +119,7 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
         self._stalled_timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         self.transport.max_size = READ_BYTES
+        self.transport.set_write_buffer_limits(0)  # writing is paused until the client has read everything
         self._make_room()
         self._await_head()
 
@@ -181,17 +183,32 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._answering() and not self.transport.is_closing():
-            self.idle[self] = None
+        self._note_if_idle()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._stalled_timer is None:
-            self._stalled_timer = self.loop.call_later(self.stalled_seconds, self._cut_off)
+        self._await_reader()
 
     def resume_writing(self) -> None:
         self._drop_stalled_timer()
         super().resume_writing()
+        self._note_if_idle()
+
+    def _note_if_idle(self) -> None:
+        waiting = self._answering() or self._stalled_timer is not None or self._head_timer is not None
+        if not waiting and not self.transport.is_closing():
+            self.idle[self] = None
+
+    def _await_reader(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+
+        def check() -> None:
+            if self.transport.get_write_buffer_size() > unread - _LEAST_READ:
+                self._cut_off()
+            else:
+                self._await_reader()
+
+        self._stalled_timer = self.loop.call_later(self.stalled_seconds, check)
 
     def _drop_stalled_timer(self) -> None:
         if self._stalled_timer is not None:
@@ -239,6 +256,6 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # 
 
     def _cut_off(self) -> None:
         self._drop_from_queues()
-        if not self.transport.is_closing():
+        if self in self.connections:  # also one that closes once its client has read everything
             self.ending.add(self)
             self.transport.abort()

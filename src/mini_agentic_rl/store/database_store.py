@@ -226,14 +226,14 @@ class DatabaseStore(LedgerStore):
         began = finished = False
         scan = self._clock.jumped() or self._scan_is_due() or any(write.check_health for write in writes)
         now = self._clock.look_for_scan() if scan else None  # once: a transaction may be run again
-        changes = Changes()
+        changes, complete = Changes(), True
 
         def work(tables: Tables) -> Changes:
-            nonlocal began, finished, changes
+            nonlocal began, finished, changes, complete
             began, finished = True, False
             ledger = Ledger(tables)
             if now is not None:
-                ledger.check_health(now)
+                complete = ledger.check_health(now)
             for write in writes:
                 write.result = write.operation(ledger)
             if any(write.unwanted for write in writes):
@@ -253,7 +253,7 @@ class DatabaseStore(LedgerStore):
         for write in writes:
             write.committed = True
         if scan:
-            self._last_scan = time.monotonic()
+            self._last_scan = time.monotonic() if complete else 0.0
         self._notifier.announce(changes)
         return True
 

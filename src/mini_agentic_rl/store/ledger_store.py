@@ -71,7 +71,8 @@ class LedgerStore(ForwardingStore):
     async def _write(self, operation: Callable[[Ledger], T], *, check_health: bool = False, rows: int = 1) -> T:
         """Run `operation`, which writes about `rows` rows, in a transaction, and announce the ledger's `changes`.
 
-        Attempts past their limits are marked first, if `check_health` is set or the last check is some time ago.
+        Attempts past their limits are marked first, if `check_health` is set or the last check is some time ago; if
+        they are many, each call marks some of them.
         """
 
     @abstractmethod

@@ -86,8 +86,8 @@ class InMemoryLightningStore(LedgerStore):
                 if ledger.tables.next_deadline() is not None:
                     now = time.monotonic()
                     if check_health or jumped or now - self._last_scan >= self._scan_debounce_seconds:
-                        self._last_scan = now
-                        ledger.check_health(self._clock.look_for_scan())
+                        complete = ledger.check_health(self._clock.look_for_scan())
+                        self._last_scan = now if complete else float("-inf")
                 return operation(ledger)
             finally:
                 if ledger.changes:
@@ -219,9 +219,9 @@ class MemoryTables:
         row.attempt = attempt
         self._watch(row, deadline)
 
-    def overdue(self, now: float) -> Sequence[tuple[str, str]]:
-        overdue = []
-        while self._deadlines and self._deadlines[0][0] <= now:
+    def overdue(self, now: float, limit: int) -> Sequence[tuple[str, str]]:
+        overdue: list[tuple[str, str]] = []
+        while len(overdue) < limit and self._deadlines and self._deadlines[0][0] <= now:
             entered, rollout_id, attempt_id = heapq.heappop(self._deadlines)
             row = self._attempt_row(rollout_id, attempt_id)
             if row is None or row.deadline != entered:

@@ -67,8 +67,8 @@ class Tables(Protocol):
     def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         """Store the new state of an attempt."""
 
-    def overdue(self, now: float) -> Sequence[tuple[str, str]]:
-        """Return (rollout id, attempt id) of the attempts past their deadline."""
+    def overdue(self, now: float, limit: int) -> Sequence[tuple[str, str]]:
+        """Return (rollout id, attempt id) of at most `limit` attempts past their deadline."""
 
     def next_deadline(self) -> float | None:
         """Return a time before which no attempt passes its deadline, or None if there is no deadline."""

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from mini_agentic_rl import SqlLightningStore
 from mini_agentic_rl.apps.dashboard import dashboard_pages, run_sources, store_source
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreError, LightningStoreServer
+from mini_agentic_rl.types import PromptTemplate
 from store.test_sql import VERSION_1
 
 
@@ -291,6 +293,26 @@ def test_the_store_of_a_run_is_opened_read_only(run_folder, serve, tmp_path):
     with pytest.raises(LightningStoreError, match="permissions"):
         asyncio.run(store.enqueue_rollout("x"))
     assert {name: (folder / name).read_bytes() for name in before} == before
+
+
+def test_workers_and_resources_are_bounded_and_hold_nobody_up(serve, tmp_path):
+    async def fill() -> SqlLightningStore:
+        store = SqlLightningStore(tmp_path / "rollouts.db")
+        for start in (0, 1000):
+            await store.update_many_workers({f"runner-{start + number}": {} for number in range(1000)})
+        for _ in range(60):
+            await store.add_resources({"prompt": PromptTemplate(template="a b " * 50_000, engine="f-string")})
+        return store
+
+    served = serve(store_source(asyncio.run(fill())))
+    assert len(served.get("store/workers")["items"]) == 1000
+    with ThreadPoolExecutor(1) as other:
+        resources = other.submit(served.get, "store/resources")
+        waits = [0.0]
+        while not resources.done():
+            waits.append(httpx.get(f"{served.root}/dashboard/app.css", timeout=60).elapsed.total_seconds())
+        assert len(resources.result()["items"]) == 60
+    assert max(waits) < 1.0
 
 
 def test_the_server_of_pages_needs_no_torch():

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -244,3 +248,24 @@ def test_two_first_calls_at_once_are_one_session(gateway: MiniLLMServer, file_st
 
     asyncio.run(both())
     assert totals(file_store) == (1, 6)
+
+
+def test_requests_for_sessions_wait_together_for_a_locked_store(served: ServedPolicy, tmp_path: Path) -> None:
+    store = SqlLightningStore(tmp_path / "sessions.db", busy_timeout_seconds=0.5)
+
+    async def ask(url: str) -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=url, headers={"authorization": "Bearer alice"}, timeout=60) as http:
+            bodies = [{"id": str(number), "consent": True} for number in range(8)]
+            return await asyncio.gather(*(http.post("/sessions", json=body) for body in bodies))
+
+    with served.serve(store=store, api_keys=("alice",), sessions=SessionSettings()) as server:
+        with closing(sqlite3.connect(tmp_path / "sessions.db")) as other:
+            other.execute("BEGIN IMMEDIATE")
+            began = time.monotonic()
+            refusals = asyncio.run(ask(server.endpoint))
+            waited_s = time.monotonic() - began
+        assert {answer.status_code for answer in refusals} == {503}
+        assert not any(str(tmp_path) in answer.text for answer in refusals)
+        assert waited_s < 2.0
+        assert [answer.status_code for answer in asyncio.run(ask(server.endpoint))] == [201] * 8
+    asyncio.run(store.close())

@@ -56,7 +56,7 @@ from ...http import (
 from ...redaction import without_secrets_within
 from ...types import RolloutStatus, trainable_agents_in
 from .examined import examine
-from .rollouts import MAX_GROUP, MAX_RESOURCES, group_rows, latest_spans, rollout_rows, spans_of
+from .rollouts import MAX_GROUP, MAX_RESOURCES, MAX_WORKERS, group_rows, latest_spans, rollout_rows, spans_of
 from .sources import ShownRun
 from .views import group_view, rollout_view, tokens_view
 
@@ -310,13 +310,14 @@ async def _group(source: ShownRun, request: Request) -> Any:
 
 
 async def _workers(source: ShownRun, request: Request) -> Any:
-    workers = await (await source.store()).query_workers(sort_by="worker_id")
+    workers = await (await source.store()).query_workers(sort_by="worker_id", limit=MAX_WORKERS)
     return {"items": [worker.model_dump(mode="json") for worker in workers]}
 
 
 async def _resources(source: ShownRun, request: Request) -> Any:
     newest = await (await source.store()).query_resources(sort_order="desc", limit=MAX_RESOURCES)
-    return {"items": [without_secrets_within(update.model_dump(mode="json")) for update in newest]}
+    shown = [await asyncio.to_thread(without_secrets_within, update.model_dump(mode="json")) for update in newest]
+    return {"items": shown}
 
 
 def _json(value: Any) -> Response:

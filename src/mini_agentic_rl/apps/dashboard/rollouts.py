@@ -17,6 +17,8 @@ MAX_GROUP: Final = 256
 """Rollouts of a group that are read."""
 MAX_RESOURCES: Final = 200
 """Versions of resources that are read."""
+MAX_WORKERS: Final = 1000
+"""Workers that are read."""
 _PREVIEW: Final = 300
 """Characters of a task, or of a reason, that a list shows."""
 _SEARCH_SECONDS: Final = 0.025

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
@@ -62,7 +61,6 @@ class SessionBook:
     def __init__(self, store: LightningStore, settings: SessionSettings | None = None) -> None:
         self.store = store
         self.settings = settings or SessionSettings()
-        self._opening = asyncio.Lock()
 
     async def open(
         self,
@@ -96,16 +94,12 @@ class SessionBook:
             return None
         check_key_and_task(key, task)
         metadata = {SESSION_KEY: {"id": session_id, "owner": owner, "key": key}}
-        async with self._opening:  # two first calls of a session may arrive at once
-            record = await self._find(rollout_id)
-            if record is not None:
-                return record
-            try:
-                return read_record(
-                    await self.store.start_rollout(task, mode="train", metadata=metadata, rollout_id=rollout_id)
-                )
-            except ValueError:  # another process opened it
-                return await self._find(rollout_id)
+        try:
+            return read_record(
+                await self.store.start_rollout(task, mode="train", metadata=metadata, rollout_id=rollout_id)
+            )
+        except ValueError:  # another request opened it
+            return await self._find(rollout_id)
 
     async def get(self, owner: str, session_id: str) -> SessionRecord:
         """Return a session.

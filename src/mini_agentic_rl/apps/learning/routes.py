@@ -325,7 +325,7 @@ async def _translated(work: Awaitable[T]) -> T:
         raise BadRequestError(str(error), code=error.code) from error
     except Exception as error:  # of any store
         log_failure(logger, error, "the store of sessions failed")
-        raise RecordingError(f"the store of sessions failed: {error}", code="recording_failed") from error
+        raise RecordingError from error
 
 
 def _consent(header: str | None) -> bool | None:

@@ -193,7 +193,7 @@ class RolloutAttempts:
             attempts = [] if rollout is None else await store.query_attempts(rollout_id)
         except Exception as error:  # stores raise anything; the agent must see it
             log_failure(logger, error, f"could not look up attempt {attempt_id} of rollout {rollout_id}")
-            raise RecordingError(f"the call could not be recorded: {error}", code="recording_failed") from error
+            raise RecordingError from error
         if rollout is None:
             raise _unknown_attempt(f"there is no rollout {rollout_id!r}")
         attempt = next((attempt for attempt in attempts if attempt.attempt_id == attempt_id), None)
@@ -291,7 +291,7 @@ async def record_answer(store: LightningStore, answer: RecordedAnswer) -> None:
     except Exception as error:  # stores raise anything; the agent must see it
         rollout_id, attempt_id = answer.caller.scope or (None, None)
         log_failure(logger, error, f"could not record a call of rollout {rollout_id}, attempt {attempt_id}")
-        raise RecordingError(f"the call could not be recorded: {error}", code="recording_failed") from error
+        raise RecordingError from error
 
 
 def _span(answer: RecordedAnswer, end_time: float) -> Span:

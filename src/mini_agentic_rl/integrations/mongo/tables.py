@@ -290,9 +290,9 @@ class MongoTables:
         ids = _ids(attempt.rollout_id, attempt.attempt_id)
         self._attempts.update_one(ids, {"$set": document}, session=self._session)
 
-    def overdue(self, now: float) -> Sequence[tuple[str, str]]:
+    def overdue(self, now: float, limit: int) -> Sequence[tuple[str, str]]:
         fields = {"rollout_id": 1, "attempt_id": 1}
-        cursor = self._attempts.find({"deadline": {"$gt": 0, "$lte": now}}, fields, session=self._session)
+        cursor = self._attempts.find({"deadline": {"$gt": 0, "$lte": now}}, fields, limit=limit, session=self._session)
         return [(document["rollout_id"], document["attempt_id"]) for document in cursor]
 
     def next_deadline(self) -> float | None:

@@ -457,10 +457,11 @@ class LightningStoreClient(ForwardingStore):
 
     async def _give_back(self, claim: asyncio.Task[Any]) -> None:
         """Queue claimed rollouts again, unless another attempt has started."""
-        for rollout in await claim:
-            latest = await self.get_latest_attempt(rollout.rollout_id)
-            if latest is not None and latest.attempt_id == rollout.attempt.attempt_id and latest.status == "preparing":
-                await self.update_rollout(rollout.rollout_id, status="requeuing")
+        with contextlib.suppress(LightningStoreError):  # the server is gone, or this client: their limits end them
+            for rollout in await claim:
+                latest = await self.get_latest_attempt(rollout.rollout_id)
+                if latest and latest.attempt_id == rollout.attempt.attempt_id and latest.status == "preparing":
+                    await self.update_rollout(rollout.rollout_id, status="requeuing")
 
     def _failure(self, status: int, answer: bytes) -> Exception:
         """Return the error of a failed response."""

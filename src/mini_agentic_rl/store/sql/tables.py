@@ -50,9 +50,15 @@ _SOME_ROLLOUTS: Final = f"{ROLLOUTS_WITH_LATEST} WHERE agl_rollouts.rollout_id I
 _SOME_STATUSES: Final = (
     "SELECT rollout_id, status FROM agl_rollouts WHERE rollout_id IN (SELECT value FROM json_each(:ids))"
 )
+_CLAIMED_CHARACTERS: Final = 16 * 1024 * 1024
+"""Rollouts of one claim, whose tasks are read and answered together: a task may have 32 MiB."""
 _QUEUED: Final = (
-    f"{ROLLOUTS_WITH_LATEST} WHERE agl_rollouts.queue_position IS NOT NULL "
-    "ORDER BY agl_rollouts.queue_position LIMIT :count"
+    f"{ROLLOUTS_WITH_LATEST} WHERE agl_rollouts.queue_position IN (SELECT queue_position FROM (SELECT queue_position, "
+    "sum(length(input_json) + length(metadata_json)) OVER (ORDER BY queue_position) AS characters, "
+    "row_number() OVER (ORDER BY queue_position) AS place "
+    "FROM (SELECT queue_position, input_json, metadata_json FROM agl_rollouts WHERE queue_position IS NOT NULL "
+    "ORDER BY queue_position LIMIT :count) AS first) AS sized "
+    f"WHERE place = 1 OR characters <= {_CLAIMED_CHARACTERS}) ORDER BY agl_rollouts.queue_position"
 )
 _HAS_QUEUED: Final = "SELECT number FROM agl_rollouts WHERE queue_position IS NOT NULL LIMIT 1"
 _LAST_QUEUED: Final = "SELECT max(queue_position) FROM agl_rollouts WHERE queue_position IS NOT NULL"
@@ -83,7 +89,9 @@ _EDIT_ATTEMPT: Final = (
     "last_heartbeat_time = :last_heartbeat_time, metadata_json = :metadata_json, deadline = :deadline "
     f"WHERE {_ATTEMPT}"
 )
-_OVERDUE: Final = "SELECT rollout_id, attempt_id FROM agl_attempts WHERE deadline IS NOT NULL AND deadline <= :now"
+_OVERDUE: Final = (
+    "SELECT rollout_id, attempt_id FROM agl_attempts WHERE deadline IS NOT NULL AND deadline <= :now LIMIT :count"
+)
 _NEXT_DEADLINE: Final = "SELECT min(deadline) FROM agl_attempts WHERE deadline IS NOT NULL"
 _REACHED_NUMBER: Final = f"SELECT max(last_span_number) FROM agl_attempts WHERE {_ROLLOUT}"
 _TAKE_NUMBERS: Final = (
@@ -187,8 +195,9 @@ class SqlTables:
     def replace_attempt(self, attempt: Attempt, deadline: float | None) -> None:
         self._session.run(_EDIT_ATTEMPT, columns_of("attempt", attempt) | {"deadline": deadline})
 
-    def overdue(self, now: float) -> Sequence[tuple[str, str]]:
-        return [(row["rollout_id"], row["attempt_id"]) for row in self._session.rows(_OVERDUE, {"now": now})]
+    def overdue(self, now: float, limit: int) -> Sequence[tuple[str, str]]:
+        rows = self._session.rows(_OVERDUE, {"now": now, "count": limit})
+        return [(row["rollout_id"], row["attempt_id"]) for row in rows]
 
     def next_deadline(self) -> float | None:
         deadline: float | None = self._session.scalar(_NEXT_DEADLINE)
