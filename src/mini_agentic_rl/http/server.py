@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import logging
 import os
 import signal
@@ -132,7 +131,6 @@ class AdmittingServer:
             thread.join()
             raise ServerStartError(f"the {self._name} could not start: {server.failure}")
         self._server, self._thread = server, thread
-        gc.freeze()  # a full collection would look at all objects of torch, and hold up every request meanwhile
         self.announce()
         return self
 
@@ -150,7 +148,6 @@ class AdmittingServer:
         self._server.config.timeout_graceful_shutdown = max(1, round(end - time.monotonic()))
         self._server.should_exit = True
         self._thread.join()
-        gc.unfreeze()
         self._server = self._thread = self._bound_port = None
 
     def __enter__(self) -> Self:
