@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ..errors import MissingPackageError
 from ..files import reading
 from ..tokens import PackedTrees, divide
-from .errors import PolicyError
+from .errors import PolicyError, refuse_unknown_token
 from .head import teacher_kl
 from .load import refuse_non_finite, write_state
 from .loss import Loss, LossInputs, SeenTerms
@@ -98,6 +98,7 @@ class Learner:
             seen: receives the log-probabilities and entropies of each term.
         """
         model, settings = self._model, self.settings
+        refuse_unknown_token(int(packed.tokens_T.max(initial=0)), model.vocab_size)
         sums: dict[str, float] = {}
         given = inputs or LossInputs(torch.ones(packed.term_count))
 

@@ -219,6 +219,14 @@ def test_an_invalid_schema_is_refused_with_its_reason(schema, why):
         assert "x-guidance" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "fields", [{"response_format": json_schema({"$ref": "#"}, strict=False)}, {"guided_regex": r"[^\s\S]"}]
+)
+def test_a_form_that_no_answer_has_is_refused_as_such(fields):
+    with pytest.raises(BadRequestError, match="no answer has this form"):
+        begin(**fields)
+
+
 def test_a_request_cannot_set_the_librarys_options():
     schema = {"type": "object", "x-guidance": {"whitespace_flexible": False, "whitespace_pattern": "\\n+"}}
     assert not accepts(begin(response_format=json_schema(schema)), written("{\n\n\n}"))

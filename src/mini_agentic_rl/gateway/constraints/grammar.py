@@ -66,7 +66,8 @@ def compile_grammar(text: str, tokens: LLTokenizer) -> LLMatcher:
     if not matcher.is_error() and not matcher.compute_ff_tokens() and not matcher.is_stopped():
         matcher.compute_bitmask()
     if matcher.is_error():
-        raise GrammarError(matcher.get_error())
+        reason = matcher.get_error()
+        raise GrammarError("no answer has this form" if reason.startswith("NoExtension") else reason)
     return matcher
 
 
