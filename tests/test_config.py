@@ -218,6 +218,12 @@ def test_a_setting_of_another_name(make, name, message):
     assert message in str(raised.value)
 
 
+def test_a_second_file_of_settings_is_refused():
+    result = invoke("train", "--config", "one.yaml", "--config=two.yaml")
+    assert result.exit_code == 2
+    assert "--config is given twice" in result.output
+
+
 @pytest.mark.parametrize(
     ("command", "flag", "message"),
     [
