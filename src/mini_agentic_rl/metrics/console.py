@@ -90,10 +90,7 @@ class ConsoleLogger(MetricsLogger):
             self._view().findings(findings)
 
     def note(self, message: str) -> None:
-        if self._shown is None:  # before the first phase, or after the end
-            self.console.print(message, markup=False, highlight=False, soft_wrap=True)
-        else:
-            self._shown.note(message)
+        (self._shown or _PlainLines(self.console)).note(message)  # before the first phase and after the end plainly
 
     def close(self) -> None:
         if self._shown is not None:
