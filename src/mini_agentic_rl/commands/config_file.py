@@ -71,7 +71,8 @@ def _refuse_unknown(values: Mapping[Any, Any], kinds: Sequence[type[Settings]], 
 def as_yaml(settings: Settings) -> str:
     """Return the settings as YAML for `read_config`, in the panels of the help page, without API keys and without users
     and passwords of URLs."""
-    values, used = settings.flat(), settings.model_dump(mode="json")
+    values = settings.flat()
+    used: Any = settings.model_dump(mode="json")
     options = [setting for setting in settings.settings().values() if not extra_of(setting.field).get("argument")]
     lines: list[str] = []
     for panel, group in groupby(options, key=lambda setting: setting.panel):
