@@ -218,6 +218,12 @@ def test_a_setting_of_another_name(make, name, message):
     assert message in str(raised.value)
 
 
+def test_a_second_file_of_settings_is_refused():
+    result = invoke("train", "--config", "one.yaml", "--config=two.yaml")
+    assert result.exit_code == 2
+    assert "--config is given twice" in result.output
+
+
 @pytest.mark.parametrize(
     ("command", "flag", "message"),
     [
@@ -225,6 +231,8 @@ def test_a_setting_of_another_name(make, name, message):
         ("train", "--num_generations=4", "here it is --samples-per-prompt"),
         ("sft", "--lora-rank", "here it is --lora-r"),
         ("store", "--mongo-uri", "here it is --url"),
+        ("export", "--adapter=a", "here it is --adapters"),
+        ("merge", "--adapters", "here it is --adapter"),
     ],
 )
 def test_an_option_of_another_name(command, flag, message):
@@ -236,7 +244,7 @@ def test_an_option_of_another_name(command, flag, message):
 def test_every_other_name_leads_to_a_setting():
     homes = {*TrainConfig.settings(), *SFTSettings.settings(), *MiniGRPO.settings_class.model_fields}
     homes |= {*LearnerSettings.model_fields, "model_name", "backend", "schedule", "checkpointing", "r"}
-    homes |= {"num_train_epochs", "eval_steps", "save_steps", "url"}
+    homes |= {"num_train_epochs", "eval_steps", "save_steps", "url", "adapter", "adapters"}
     assert [name for name, here in OTHER_NAMES.items() if not homes.intersection(here)] == []
 
 

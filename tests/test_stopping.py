@@ -50,6 +50,12 @@ def _run(body: str) -> tuple[int, str, str]:
     return status, output, errors
 
 
+def test_ctrl_c_while_a_command_is_imported_ends_it_in_one_line() -> None:
+    interrupt = "class Interrupt:\n    def find_spec(self, name, *_):\n        if name.endswith('.chat'): send(2)\n"
+    imported = f"{interrupt}sys.meta_path.insert(0, Interrupt())\nfrom mini_agentic_rl.cli import app"
+    assert _run(imported) == (130, "", "interrupted\n")
+
+
 def test_what_cleans_up_after_ctrl_c_cleans_up_after_sigterm() -> None:
     body = """
 with stops_cleanly():

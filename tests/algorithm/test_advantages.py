@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -377,6 +378,15 @@ def test_groups_alike_in_the_primary_reward_are_told_apart_by_another():
     groups = [_named_group(1, REWARDS[1])]
     assert batch_of(groups, GRPOSettings()) is None
     assert batch_of(groups, GRPOSettings(preset="gdpo")) is not None
+
+
+def test_what_agents_only_report_is_not_compared_as_a_reward():
+    (group,) = groups = [_named_group(0, REWARDS[0])]
+    counted = [replace(t, dimensions={**t.dimensions, "failed_calls": n}) for n, t in enumerate(group.trajectories)]
+    (found,), (expected,) = (
+        with_separate_rewards(of, ["all"], []) for of in ([replace(group, trajectories=counted)], groups)
+    )
+    np.testing.assert_array_equal(found.credits, expected.credits)
 
 
 def test_a_name_that_no_rollout_has_is_an_error_and_a_rollout_that_failed_has_zeros():

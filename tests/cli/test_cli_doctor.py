@@ -128,6 +128,7 @@ def test_watch_shows_each_step_once_and_ends_with_the_run(idle):
     assert [line.split()[1] for line in result.stdout.splitlines() if line.startswith("step ")] == list("12345678")
     assert result.stdout.count("doctor: Most groups teach nothing") == 1
     assert "finished: mini-agentic-rl report" in result.stdout
+    assert "done in" not in result.stdout  # the seconds would be those of reading
 
 
 @pytest.mark.parametrize(("pid", "state"), [("me", "running"), ("nobody", "interrupted"), (None, "interrupted")])

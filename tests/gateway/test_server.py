@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -145,6 +147,15 @@ def test_a_sampler_that_is_busy_gives_429_and_one_that_fails_gives_500_without_i
     assert "inside" not in failed.text
     assert "KeyError" in caplog.text
     assert (server.service.counters.failed, server.service.counters.active) == (2, 0)
+
+
+def test_a_compressed_body_is_refused_with_the_encoding_that_is_taken(serve):
+    server, _ = serve(["ok"])
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    content = gzip.compress(json.dumps(BODY).encode())
+    refused = httpx.post(f"{server.endpoint}/chat/completions", content=content, headers=headers)
+    assert (refused.status_code, refused.headers["accept-encoding"]) == (415, "identity")
+    assert "Content-Encoding 'gzip'" in refused.json()["error"]["message"]
 
 
 def test_health_and_metrics_report_requests_conversations_and_the_state(serve):

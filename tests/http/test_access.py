@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +13,7 @@ from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway import LLMProxy
 from mini_agentic_rl.http import ApiKeys, AuthenticationError, ServerStartError, is_from_web_page, is_loopback
 from mini_agentic_rl.http.admission import RequestRate
+from mini_agentic_rl.rewards import RemoteReward
 from mini_agentic_rl.store import InMemoryLightningStore, LightningStoreClient, LightningStoreServer
 
 
@@ -53,8 +55,14 @@ def test_an_empty_key_is_refused_and_does_not_let_everybody_in(make, key):
 def test_a_key_that_no_header_can_contain_is_refused_by_servers_and_clients(key):
     with pytest.raises(ServerStartError, match=r"^api_key: .*no header can contain"):
         ApiKeys(["one", key])
-    with pytest.raises(UserError, match=r"^api_key: .*no header can contain"):
-        LightningStoreClient("http://127.0.0.1:1", api_key=key)
+    upstream = {"model_name": "m", "base_url": "http://127.0.0.1:1"}
+    for client in (
+        partial(LightningStoreClient, "http://127.0.0.1:1"),
+        partial(RemoteReward, "http://127.0.0.1:1"),
+        lambda api_key: LLMProxy(model_list=[{**upstream, "api_key": api_key}]),
+    ):
+        with pytest.raises(UserError, match=r"^api_key: .*no header can contain"):
+            client(api_key=key)
 
 
 def test_a_key_may_have_letters_of_any_alphabet():

@@ -83,7 +83,7 @@ def test_a_body_comes_back_however_it_was_sent(served: _Server, encoding: str) -
         (gzip.compress(b" " * (LIMIT + 1), mtime=0), "gzip", 413, f"exceeds {LIMIT} bytes"),
         (gzip.compress(b"{}", mtime=0)[:-4], "gzip", 400, "ends before its gzip stream"),
         (b"{}", "gzip", 400, "not gzip"),
-        (b"{}", "br", 415, "content encoding 'br'"),
+        (b"{}", "br", 415, "Content-Encoding 'br'"),
         (b"[]", "identity", 400, "expected a JSON object"),
         (b'{"bad":1}', "identity", 400, "unwanted"),
         (b'{"fail":1}', "identity", 500, "its log says why"),

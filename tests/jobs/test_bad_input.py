@@ -120,6 +120,24 @@ def test_a_port_in_use(tiny_folder):
     assert str(port) in line
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("new",),
+        ("serve", "--port", "0", "--learn-from-use"),
+        ("train", *SMALL, "--output-dir"),
+        ("sft", "--dataset", "chats.jsonl", "--output-dir"),
+    ],
+)
+def test_a_folder_that_is_a_loop_of_links(command, tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": messages}))
+    (tmp_path / "loop").symlink_to("loop")
+    model = () if command[0] == "new" else ("--model", tiny_folder)
+    assert "loop cannot be written" in refused(*command, "loop", *model)
+
+
 def test_an_adapter_of_another_model(finished, wide_folder, tmp_path):
     adapter = finished / "adapter"
     line = refused("eval", "--model", wide_folder, "--adapter", adapter, "--size", "1")
@@ -230,4 +248,4 @@ def test_a_tokenizer_of_another_model(tmp_path):
     tiny_model(64).save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
     line = refused("sft", "--model", tmp_path / "model", "--max-samples", "2", "--output-dir", tmp_path / "run")
-    assert "--model: its tokenizer is another model's" in line
+    assert "the tokenizer is that of another model" in line

@@ -47,6 +47,12 @@ def test_the_printed_settings_are_those_of_the_training(given, tmp_path):
     assert {name: trained[name] for name in shown} == shown
 
 
+@pytest.mark.parametrize(("agent", "tokens"), [("units", 48), ("sql", 96)])
+def test_the_printed_settings_show_what_an_agent_chooses_and_leave_it_open(agent, tokens):
+    assert f"max_new_tokens: null  # here {tokens}: " in _printed("--agent", agent)
+    assert "max_new_tokens: 7  # the default" in _printed("--agent", agent, "--max-new-tokens", "7")
+
+
 def _settings(**given):
     return with_agent_defaults(TrainConfig(**given)).flat()
 

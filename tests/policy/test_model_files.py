@@ -84,6 +84,13 @@ def test_a_model_is_no_adapter(tiny_folder):
     assert adapter_folder("embedded") is None
 
 
+def test_the_folder_of_a_run_that_trained_all_weights_is_the_model_in_it(tiny_folder, tmp_path):
+    (tmp_path / "config.json").write_text('{"model": "embedded"}')  # of the run
+    shutil.copytree(tiny_folder, tmp_path / "adapter")
+    assert load_model(str(tmp_path), device="cpu").peft_model is None
+    assert resolve_model(str(tmp_path)) == str(tmp_path / "adapter")
+
+
 def test_loading_says_nothing_that_only_the_authors_of_libraries_can_act_on(tiny_folder, adapter, recwarn):
     load_model(tiny_folder, lora=LoraSettings(r=4), device="cpu", dtype="float32")
     load_model(tiny_folder, adapter=adapter, device="cpu", dtype="float32")

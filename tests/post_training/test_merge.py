@@ -15,7 +15,7 @@ from mini_agentic_rl.apps.reward_service import load_scorer
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.policy import AdapterMismatchError
 from mini_agentic_rl.post_training import MergeSettings, merge, merging
-from post_training.samples import save_adapter
+from post_training.samples import pairs, save_adapter
 from tiny import tiny_model, tiny_tokenizer
 
 IDS = torch.tensor([list(range(20, 60))])
@@ -75,6 +75,15 @@ def test_a_reward_model_keeps_its_head_and_its_scores(tiny_folder, tmp_path):
     assert after.renderer.reading == "answer"
     assert after.renderer.render([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]) == text
     assert after.scores([text]) == pytest.approx(before.scores([text]), abs=1e-4)
+
+
+def test_the_rounding_of_a_reward_model_is_measured_on_answers(tiny_folder, tmp_path):
+    folder = save_adapter(tmp_path / "judge", tiny_folder, scores=True)
+    check = merge(_settings(folder, dtype="bfloat16", output_dir=tmp_path / "merged"))["check"]
+    before, after = (load_scorer(str(path), dtype="float32") for path in (folder, tmp_path / "merged"))
+    texts = [before.renderer.render(pair["prompt"] + pair["chosen"]) for pair in pairs()]
+    differences = [abs(one - two) for one, two in zip(before.scores(texts), after.scores(texts), strict=True)]
+    assert 0 < max(differences) < check["max_logit_difference"]
 
 
 def test_sixteen_bit_weights_are_rounded_once_and_a_lost_adapter_is_logged(tiny_folder, tmp_path, caplog):

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.gateway.render.renderer import ChatRenderer
 from mini_agentic_rl.post_training import (
     DPOSettings,
@@ -23,6 +24,7 @@ from mini_agentic_rl.post_training import (
 from mini_agentic_rl.post_training.rows import preference_rows
 from mini_agentic_rl.post_training.trl import _KTO
 from post_training.samples import conversations, pairs, quick, verdicts
+from tiny import tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +95,14 @@ def test_orpo_computes_the_papers_loss_over_answers_alone_and_learns(tiny_folder
                 nll, count = nll - sum(found), count + len(found)
         ratio -= math.log(1 / (1 + math.exp(logodds[1] - logodds[0])))
     assert summary["before"]["loss"] == pytest.approx(nll / count + beta * ratio / len(rows), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "train", "rows"), [(SFTSettings, train_sft, conversations()), (DPOSettings, train_dpo, pairs())]
+)
+def test_a_tokenizer_with_tokens_that_the_model_lacks_is_refused(kind, train, rows, tmp_path):
+    model, tokenizer = tmp_path / "model", tiny_tokenizer()
+    tiny_model(len(tokenizer) // 2).save_pretrained(model)
+    tokenizer.save_pretrained(model)
+    with pytest.raises(UserError, match="the tokenizer is that of another model"):
+        train(quick(kind, str(model), tmp_path / "run"), train_rows=rows)

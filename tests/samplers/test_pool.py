@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import threading
 import time
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ import torch
 from mini_agentic_rl.errors import UserError
 from mini_agentic_rl.http import BadRequestError
 from mini_agentic_rl.policy import DEFAULT_ADAPTER, EngineSettings, LoraSettings, Policy
+from mini_agentic_rl.processes import in_cancellable_thread
 from mini_agentic_rl.samplers import ParityError, PolicySampler, SamplerSettings, make_sampler
 from mini_agentic_rl.samplers import pool as pool_module
 from mini_agentic_rl.tokens import SamplingParams, TokenRequest
@@ -164,6 +166,24 @@ async def test_servers_sample_the_tokens_that_the_own_engine_samples(base, tmp_p
                 assert [token for token, _ in best] == [token for token, _ in rightly]
                 assert [value for _, value in best] == pytest.approx([value for _, value in rightly], abs=1e-4)
         assert on.pool.sampled_tokens > 40
+
+
+async def test_the_wait_for_a_server_ends_when_it_is_cancelled_and_leaves_nothing(base, tmp_path):
+    waiting, ended = threading.Event(), threading.Event()
+    place = {"sampler_url": ["http://127.0.0.1:9"], "sampler_wait": 60.0}
+
+    def wait():
+        try:
+            with stage(base, tmp_path, servers=0, note=lambda _: waiting.set(), **place):
+                pass
+        finally:
+            ended.set()
+
+    task = asyncio.create_task(in_cancellable_thread(wait))
+    assert await asyncio.to_thread(waiting.wait, 20)
+    task.cancel()
+    assert await asyncio.to_thread(ended.wait, 20)
+    assert not (tmp_path / "weights").exists()
 
 
 async def test_new_weights_are_sampled_by_requests_that_begin_later_and_old_ones_go_when_nothing_uses_them(

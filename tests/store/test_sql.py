@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections import defaultdict
 from contextlib import closing
@@ -68,8 +69,10 @@ def test_a_path_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LightningStoreError, match="cannot make the folder"):
         SqlLightningStore(tmp_path / "file" / "store.db")
-    with pytest.raises(LightningStoreError, match="cannot be opened"):
-        SqlLightningStore(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(LightningStoreError, match="is not a file"):
+            SqlLightningStore(path)
 
 
 @pytest.mark.parametrize("url", ["mysql://u:secret@host/db", ":memory:", "sqlite://", "sqlite://x.db", "://"])

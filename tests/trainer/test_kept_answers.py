@@ -190,6 +190,7 @@ def test_the_command_compares_a_run_with_itself_before_and_a_file_of_eval(tmp_pa
         (("a", "nowhere"), "nowhere does not exist"),
         (("a", "empty"), "empty kept no answers"),
         (("a", "other"), "have no problem in common"),
+        (("a", "a"), "a is given twice"),
         (("a", "a:step 7"), "a has no measurement 'step 7': it has 'after RL'"),
         (("a", "torn"), "no answer of a measurement"),
         (("a", "torn/evaluations.jsonl"), "no answer of a measurement"),

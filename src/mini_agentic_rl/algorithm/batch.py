@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from torch import Tensor
@@ -23,7 +23,9 @@ from .losses import Aggregation, Floats, term_weights
 from .policy_gradient import as_tensor
 
 ALL_REWARDS = "all"
-"""Value of the setting `separate_rewards` that takes every name that the rewards of a step have."""
+"""Value of the setting `separate_rewards` that takes every name that the rewards of a step have, but not `REPORTED`."""
+REPORTED: Final = ("turns", "calls", "failed_calls")
+"""Numbers that agents of this package report beside their rewards: more of them is not better."""
 
 ImitatedKind = Literal["echo", "sft"]
 """Sources of tokens that are imitated: the environment, and demonstrations (`sft.py`)."""
@@ -224,7 +226,7 @@ def with_separate_rewards(groups: Sequence[Group], names: Sequence[str], weights
         return list(groups)
     given = list(dict.fromkeys(n for group in groups for t in group.trajectories for n in t.dimensions))
     if ALL_REWARDS in names:
-        names, weights = given, ()
+        names, weights = [name for name in given if name not in REPORTED], ()
     unknown = [name for name in names if name not in given]
     if given and unknown:
         raise UserError(

@@ -22,6 +22,7 @@ from ..gateway import GatewayLimits, ServedPolicy, resources_with_upstreams
 from ..logging import CountedCauses
 from ..metrics import counted, percent
 from ..policy import EngineSettings
+from ..processes import in_cancellable_thread
 from ..semconv import SAMPLING_SEED
 from ..types import Dataset, EnqueueRolloutRequest, NamedResources, RolloutConfig, RolloutMode
 from .base import Algorithm, AlgorithmContext
@@ -91,7 +92,7 @@ async def serving(
         PolicyError: the model or an adapter cannot be loaded.
     """
     context.logger.phase("loading the model")
-    served = await asyncio.to_thread(load)
+    served = await in_cancellable_thread(load)
     closes = True
     try:
         await asyncio.to_thread(

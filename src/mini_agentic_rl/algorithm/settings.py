@@ -274,7 +274,8 @@ class GRPOSettings(LoopSettings):
 
     separate_rewards: Annotated[list[str], COMMAS] = Field(default=[])
     """Comma-separated names of rewards to compare separately and then sum (GDPO; Liu et al. 2026); `all` takes every
-    name that rollouts have, a sum of others too. By default the primary reward is compared."""
+    name that rollouts have, a sum of others too, except turns, calls and failed_calls. By default the primary reward
+    is compared."""
     separate_reward_weights: Annotated[list[float], COMMAS] = Field(default=[])
     """Weights of these rewards, in their order; by default all are equal."""
     reward_coef: float = Field(default=1.0, ge=0)

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from inspect import isclass
 from itertools import groupby
 from pathlib import Path
@@ -71,6 +72,7 @@ def as_yaml(settings: Settings) -> str:
     """Return the settings as YAML for `read_config`, in the panels of the help page, without API keys and without users
     and passwords of URLs."""
     values = settings.flat()
+    used: Any = settings.model_dump(mode="json")
     options = [setting for setting in settings.settings().values() if not extra_of(setting.field).get("argument")]
     lines: list[str] = []
     for panel, group in groupby(options, key=lambda setting: setting.panel):
@@ -78,7 +80,9 @@ def as_yaml(settings: Settings) -> str:
             lines += [*([""] if lines else []), f"# {panel}"]
         for setting in group:
             value = values.pop(setting.name)
-            note = "  # the default depends on other settings" if setting.is_open else ""
+            default = reduce(lambda tree, name: tree.get(name) if tree else None, setting.path, used)
+            here = "" if value is not None or default is None else f"here {json.dumps(default)}: "
+            note = f"  # {here}the default depends on other settings" if setting.is_open else ""
             if not setting.field.repr and value:
                 value, note = setting.field.get_default(call_default_factory=True), "  # keys are not written"
             lines.append(f"{setting.name}: {json.dumps(without_secrets_within(value), ensure_ascii=False)}{note}")

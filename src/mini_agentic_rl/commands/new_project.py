@@ -36,7 +36,7 @@ def new(settings: NewSettings) -> None:
     trains. Then change one file after another into your own: agent.py, reward.py, tasks/.
     """
     folder = settings.project
-    title = re.sub(r"[\s`#]+", " ", folder.resolve().name).strip() or "my-agent"
+    title = re.sub(r"[\s`#]+", " ", folder.absolute().name).strip() or "my-agent"
     files = {
         "README.md": _README.replace("{title}", title),
         "agent.py": _AGENT,

@@ -46,7 +46,8 @@ class SettingsCommand(TyperCommand):
         return option
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an option that has another name here, or that only a file can set, with what to write instead."""
+        """Refuse an option that has another name here, or that only a file can set, with what to write instead; and a
+        second file."""
         known = {option for parameter in self.params for option in (*parameter.opts, *parameter.secondary_opts)}
         settings = self.settings_class.settings()
         for word in args:
@@ -61,6 +62,8 @@ class SettingsCommand(TyperCommand):
             if here is not None:
                 option = " ".join(filter(None, (option_name(settings[here]), VALUES.get(name))))
                 raise typer.BadParameter(f"there is no {flag}: here it is {option}", ctx=ctx)
+        if sum(word.partition("=")[0] == "--config" for word in args) > 1:
+            raise typer.BadParameter("--config is given twice: write all settings into one file", ctx=ctx)
         return super().parse_args(ctx, args)
 
 

@@ -115,7 +115,7 @@ def _show_written(console: Console, summary: Mapping[str, Any]) -> None:
     check = merged.get("check")
     if check is not None:
         rounding = f"differ by at most {check['max_logit_difference']:.2g} through rounding to {merged['dtype']}"
-        checked = f"checked: scores {rounding}"
+        checked = f"checked: scores of a few answers {rounding}"
         if check["tokens"]:
             checked = (
                 f"checked: {check['tokens_equal']} of {check['tokens']} greedy tokens the same, logits {rounding}; "

@@ -11,6 +11,8 @@ from typing import Final
 from ..errors import nearest
 
 OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "adapter": ("adapters",),
+    "adapters": ("adapter",),
     "batch_size": ("tasks_per_step", "per_device_train_batch_size"),
     "beta": ("kl_coef",),
     "cliprange": ("clip_ratio",),

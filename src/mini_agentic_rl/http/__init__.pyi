@@ -2,7 +2,6 @@ from .admission import ANYBODY as ANYBODY
 from .admission import Admission as Admission
 from .admission import ApiKeys as ApiKeys
 from .admission import RequestLimits as RequestLimits
-from .admission import bearer_header as bearer_header
 from .admission import checked_keys as checked_keys
 from .admission import is_from_web_page as is_from_web_page
 from .admission import is_loopback as is_loopback

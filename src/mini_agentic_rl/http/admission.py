@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..config import Settings
-from ..errors import UserError
+from ..key_header import UNSENDABLE, is_sendable
 from .errors import AuthenticationError, DrainingError, ForbiddenError, HttpError, OverloadedError, ServerStartError
 
 _REQUESTS: JsonDict = {"panel": "Limits of requests"}
@@ -213,29 +213,6 @@ def _end(turn: asyncio.Future[None]) -> None:
         turn.set_result(None)
 
 
-_UNSENDABLE: Final = (
-    "an API key begins or ends with a space, or contains a line break or another invisible character, which no header "
-    "can contain: give it without"
-)
-
-
-def _is_sendable(key: str) -> bool:
-    return key == key.strip() and key.isprintable()
-
-
-def bearer_header(key: str | None) -> dict[bytes, bytes]:
-    """Return the header with which a client sends its key; no header without a key.
-
-    Raises:
-        UserError: no header can contain the key.
-    """
-    if key is None:
-        return {}
-    if not _is_sendable(key):
-        raise UserError(_UNSENDABLE, setting="api_key")
-    return {b"Authorization": f"Bearer {key}".encode()}
-
-
 ANYBODY = ""
 """The key of a client if the server has no keys."""
 
@@ -251,8 +228,8 @@ def checked_keys(keys: Sequence[str]) -> tuple[str, ...]:
             "an API key is empty, as one from an unset variable is: give one, or leave the setting out to ask for none",
             setting="api_key",
         )
-    if not all(map(_is_sendable, keys)):
-        raise ServerStartError(_UNSENDABLE, setting="api_key")
+    if not all(map(is_sendable, keys)):
+        raise ServerStartError(UNSENDABLE, setting="api_key")
     return tuple(dict.fromkeys(keys))
 
 

@@ -36,7 +36,7 @@ async def read_body(request: Request, limit: int, *, gzip: bool = False, within_
     Args:
         request: The request, whose body has not been read.
         limit: Most bytes, as sent and as decompressed.
-        gzip: Decompress gzip, and refuse other encodings.
+        gzip: Decompress gzip; False refuses it as all other encodings.
         within_seconds: Time limit for the arrival of the body; None: no limit.
 
     Raises:
@@ -45,10 +45,12 @@ async def read_body(request: Request, limit: int, *, gzip: bool = False, within_
         UnsupportedEncodingError: the body has another encoding.
         BadRequestError: the body is not gzip.
     """
-    encoding = request.headers.get("content-encoding", "identity").strip().lower() if gzip else "identity"
-    if encoding not in ("identity", "gzip", ""):
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip" if gzip else "", ""):
+        taken = ("as it is, or with gzip", "gzip") if gzip else ("as it is", "identity")
         raise UnsupportedEncodingError(
-            f"content encoding {encoding!r} is not taken: send the body as it is, or with gzip"
+            f"Content-Encoding {encoding!r} is not taken: send the body {taken[0]}",
+            headers={"Accept-Encoding": taken[1]},  # RFC 9110, section 15.5.16
         )
     try:
         body = await asyncio.wait_for(_arrived(request, limit), within_seconds)

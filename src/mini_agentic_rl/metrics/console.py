@@ -39,6 +39,8 @@ _ESTIMATE_FROM = 0.1
 _SHOWN_STEPS = 8
 _SHOWN_PHASES = 6
 _SECONDS_BETWEEN_LINES = 30.0
+_SHORT_SECONDS = 0.05
+"""Seconds below which the end of a phase is not worth a line, as of one that is read from a file."""
 _TITLES = {
     "accuracy/tokens": "token accuracy",
     "memory_gib": "memory",
@@ -88,7 +90,7 @@ class ConsoleLogger(MetricsLogger):
             self._view().findings(findings)
 
     def note(self, message: str) -> None:
-        self._view().note(message)
+        (self._shown or _PlainLines(self.console)).note(message)  # before the first phase and after the end plainly
 
     def close(self) -> None:
         if self._shown is not None:
@@ -214,10 +216,11 @@ class _PlainLines:
         self._end_phase()
 
     def _end_phase(self) -> None:
-        if self._name is not None:
+        seconds = time.monotonic() - self._start
+        if self._name is not None and (self._done or seconds >= _SHORT_SECONDS):
             done = f"{self._done} done in " if self._done else "done in "
-            self.note(f"{self._name}: {done}{duration(time.monotonic() - self._start)}")
-            self._name = None
+            self.note(f"{self._name}: {done}{duration(seconds)}")
+        self._name = None
 
     def _progress(self, now: float) -> str:
         if not self._total:

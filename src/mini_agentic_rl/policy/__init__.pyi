@@ -8,6 +8,7 @@ from .errors import PolicyError as PolicyError
 from .errors import PromptTooLongError as PromptTooLongError
 from .errors import QueueFullError as QueueFullError
 from .errors import cannot_load as cannot_load
+from .errors import refuse_unknown_token as refuse_unknown_token
 from .learner import Learner as Learner
 from .learner import ValueLearner as ValueLearner
 from .load import add_adapter as add_adapter

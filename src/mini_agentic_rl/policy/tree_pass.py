@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..tokens import PackedTrees, TreeChunk, cut, divide
-from .errors import PolicyError
+from .errors import refuse_unknown_token
 from .head import read_logprobs
 from .model import PolicyModel
 from .rank_group import BACKWARD, FORWARD, NO_SWEEP
@@ -85,8 +85,7 @@ class TreePass:
         self._entropy_gradient = entropy_gradient
         kind = (model.device, model.dtype, model.heads, model.kv_heads, model.head_size)
         self._flex = flex_on(*kind) if flex else None
-        if packed.tokens_T.max(initial=0) >= model.vocab_size:
-            raise PolicyError(f"its tokenizer is another model's: ids above {model.vocab_size - 1}", setting="model")
+        refuse_unknown_token(int(packed.tokens_T.max(initial=0)), model.vocab_size)
         self._tokens_T = torch.from_numpy(packed.tokens_T).to(model.device)
         self._positions_T = torch.from_numpy(packed.positions_T).to(model.device)
         self._predicted_at_S = packed.predicted_at_S

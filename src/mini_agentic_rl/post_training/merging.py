@@ -5,7 +5,7 @@ that was loaded in 4 bits for training only, the original weights are loaded.
 
 The check: base and adapter sample greedily after a few prompts, and their logits are kept. The merged model then reads
 the same tokens, once in memory and once as loaded from disk. Its greedy tokens must be the same, and its logits equal
-up to rounding.
+up to rounding. A reward model scores a few answers instead.
 
 A result is written completely or not at all, and replaces nothing unless `overwrite` is set.
 """
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,6 +59,7 @@ from ..policy import (
     saved_adapter_config,
 )
 from .models import RUN_FILE, adapter_weights, run_file_of, task_of
+from .rows import prompt_and_answer
 from .settings import ExportFormat, MergeSettings, ResultSettings
 
 logger = logging.getLogger(__name__)
@@ -263,13 +265,12 @@ class Difference:
 
 @torch.no_grad()
 def sample(model: Any, prompts: Sequence[list[int]], tokens: int) -> Sequences:
-    """Sample up to `tokens` tokens greedily after each prompt; with 0 return the prompts."""
+    """Sample up to `tokens` tokens greedily after each prompt."""
     sequences = []
-    greedy = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0) if tokens else None
+    greedy = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0)
     for prompt in prompts:
         ids = torch.tensor([prompt], device=model.device)
-        if greedy is not None:
-            ids = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=greedy)
+        ids = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=greedy)
         sequences.append((ids[0].tolist(), len(prompt)))
     return sequences
 
@@ -353,8 +354,11 @@ def write_merged(source: Source, folder: Path, settings: ResultSettings) -> dict
         progress.advance()
         if settings.check:
             renderer = ChatRenderer(tokenizer)
-            prompts = [renderer.render([{"role": "user", "content": text}]) for text in PROMPTS]
-            sequences = sample(wrapped, prompts, 0 if source.scores else settings.check_tokens)
+            if source.scores:
+                sequences = [(_answered(renderer, *texts), 0) for texts in product(PROMPTS, repeat=2)]
+            else:
+                prompts = [renderer.render([{"role": "user", "content": text}]) for text in PROMPTS]
+                sequences = sample(wrapped, prompts, settings.check_tokens)
             expected = logits_on(wrapped, sequences)
             with wrapped.disable_adapter():
                 effect = compare(expected, logits_on(wrapped, sequences)).max_logit_difference
@@ -393,6 +397,13 @@ def write_merged(source: Source, folder: Path, settings: ResultSettings) -> dict
         "adapter_effect": effect,
         "check": None if difference is None else asdict(difference),
     }
+
+
+def _answered(renderer: ChatRenderer, prompt: str, answer: str) -> list[int]:
+    """Return a conversation as a reward model scores it."""
+    messages = {"prompt": [{"role": "user", "content": prompt}], "answer": [{"role": "assistant", "content": answer}]}
+    prompt_ids, answer_ids = prompt_and_answer(renderer, messages, "answer")
+    return prompt_ids + answer_ids
 
 
 def _save(model: Any, folder: Path, dtype: torch.dtype, max_shard_size: str) -> None:

@@ -17,6 +17,7 @@ before.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import time
@@ -88,7 +89,8 @@ class PostTrainingFolder(RunFolder):
             UserError: the folder is the model itself, or holds one that no run wrote.
         """
         holds_model = any((self.path / name).exists() for name in (ADAPTER_CONFIG, "config.json"))
-        if Path(model).expanduser().resolve() == self.path.resolve() or (holds_model and not self.config_path.exists()):
+        is_model = os.path.realpath(Path(model).expanduser()) == os.path.realpath(self.path)
+        if is_model or (holds_model and not self.config_path.exists()):
             raise UserError(
                 f"{self.path} holds a model, or a run of another kind: choose another folder", setting="output_dir"
             )

@@ -28,7 +28,7 @@ from ..errors import MissingPackageError, UserError
 from ..files import give_usual_modes
 from ..gateway import ChatRenderer
 from ..metrics import EVAL
-from ..policy import ThreadCount, count_parameters, resolve_device, resolve_dtype
+from ..policy import ThreadCount, count_parameters, refuse_unknown_token, resolve_device, resolve_dtype
 from ..processes import deferred_interrupt
 from ..trainer import accuracy_row
 from .models import load_for_training
@@ -105,6 +105,9 @@ class TrlTraining(PostTraining[S], Generic[S]):
     def load(self) -> None:
         settings = self.settings
         model, tokenizer, new_adapter = load_for_training(settings)
+        rows = (*self.tokens.rows, *self.evaluated)
+        largest = max(max(ids, default=0) for row in rows for name, ids in row.items() if name.endswith("_ids"))
+        refuse_unknown_token(largest, model.get_input_embeddings().num_embeddings)
         trainer_class, configuration, options = self.trainer()
         set_seed(settings.seed)  # TRL 1.14 draws a new adapter before it sets the seed
         self._trainer = trainer_class(

@@ -34,4 +34,6 @@ from .stopping import deferred_interrupt as deferred_interrupt
 from .stopping import serve_until_signal as serve_until_signal
 from .stopping import stops_cleanly as stops_cleanly
 from .stopping import terminated as terminated
+from .threads import check_cancelled as check_cancelled
+from .threads import in_cancellable_thread as in_cancellable_thread
 from .threads import in_daemon_thread as in_daemon_thread

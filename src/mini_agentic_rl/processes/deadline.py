@@ -60,10 +60,12 @@ class DeadlineProcess:
     Args:
         module: the module that is run.
         arguments: what follows it on the command line.
+        setup: a JSON value that `prepare` reads as the first line of its input; None writes none.
     """
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    def __init__(self, module: str, *arguments: str, setup: Any = None) -> None:
         self._command = [sys.executable, "-m", module, *arguments]
+        self._setup = None if setup is None else json.dumps(setup)
         self._max_memory_mib: int | None = None
         """Memory that a question may take, where the process cannot bound it by itself."""
         self._lock = threading.RLock()
@@ -104,9 +106,10 @@ class DeadlineProcess:
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
         )
         self._ending = weakref.finalize(self, _kill, self._process)
+        self._max_memory_mib = None  # that of the last process is not of the start
         name = " ".join(self._command[1:3])
         try:
-            ready = self._exchange(None, START_LIMIT)
+            ready = self._exchange(self._setup, START_LIMIT)
         except LateError:
             raise NotReadyError(f"{name} was not ready within {START_LIMIT:g} s") from None
         except EndedError as error:
@@ -122,7 +125,7 @@ class DeadlineProcess:
         assert process is not None
         answers: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=lambda: answers.put(_answer(process, line)), daemon=True).start()
-        bound = None if line is None or self._max_memory_mib is None else self._max_memory_mib << 20
+        bound = None if self._max_memory_mib is None else self._max_memory_mib << 20
         before = 0 if bound is None else resident_bytes(process.pid)
         end = time.monotonic() + limit
         answer: str | None = None

@@ -1,4 +1,4 @@
-"""Run blocking code in a daemon thread and await it."""
+"""Run blocking code in a thread and await it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,26 @@ from typing import Any, TypeVar
 from ..errors import fit_for_future
 
 T = TypeVar("T")
+
+_cancelled: contextvars.ContextVar[threading.Event] = contextvars.ContextVar("cancelled")
+
+
+async def in_cancellable_thread(call: Callable[[], T]) -> T:
+    """Return the result of `call`, in a thread. Cancelling this ends the next `check_cancelled` of `call`."""
+    event = threading.Event()
+    _cancelled.set(event)
+    try:
+        return await asyncio.to_thread(call)
+    except asyncio.CancelledError:
+        event.set()
+        raise
+
+
+def check_cancelled() -> None:
+    """Raise CancelledError if this was called, directly or not, by an `in_cancellable_thread` that was cancelled."""
+    event = _cancelled.get(None)
+    if event is not None and event.is_set():
+        raise asyncio.CancelledError
 
 
 def in_daemon_thread(call: Callable[[], T], name: str) -> asyncio.Future[T]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ..key_header import bearer_header
 from .base import FAILED, Reward, Sample, as_messages, encodable
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class RemoteReward(Reward):
 
         Raises:
             ValueError: the URL has no http scheme, or a number is out of range.
+            UserError: no header can contain the key.
         """
         super().__init__(name)
         if not url.startswith(("http://", "https://")):
@@ -74,7 +76,7 @@ class RemoteReward(Reward):
         self.timeout = timeout
         self.attempts = attempts
         self.scale = scale
-        self._api_key = api_key
+        self._headers = bearer_header(api_key)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_client"}  # connections are not pickled
@@ -143,8 +145,7 @@ class RemoteReward(Reward):
     def _client(self) -> Client:
         from httpx import Client
 
-        headers = {} if self._api_key is None else {b"Authorization": f"Bearer {self._api_key}".encode()}
-        return Client(timeout=self.timeout, headers=headers)
+        return Client(timeout=self.timeout, headers=self._headers)
 
 
 def _item(sample: Sample) -> dict[str, Any]:

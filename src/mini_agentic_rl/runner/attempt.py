@@ -198,8 +198,9 @@ class AttemptRun:
             update = await self._store.get_latest_resources()
             if update is None and self._agent.needs_resources(self.rollout.mode):
                 raise LookupError(
-                    "the agent asks for resources, but the store has none: call add_resources, or give the Trainer "
-                    "initial_resources"
+                    "the agent asks for resources, but the store has none: an algorithm of your own adds them by "
+                    "store.add_resources({…}) before it enqueues a rollout; without one, give Trainer("
+                    "initial_resources={…})"
                 )
         else:
             update = await self._store.get_resources_by_id(wanted)

@@ -12,7 +12,8 @@ from typing import Any, Final
 import httpx
 
 from ..errors import UserError
-from ..http import bearer_header, parse_json
+from ..http import parse_json
+from ..key_header import bearer_header
 from ..tokens import FinishReason, SamplingParams, TokenDelta
 
 _ERROR_CHARACTERS: Final = 300

@@ -30,6 +30,7 @@ from ..errors import UserError
 from ..http import BadRequestError, OverloadedError
 from ..plugins import load_plugin, or_plugin
 from ..policy import Policy
+from ..processes import check_cancelled
 from ..tokens import FinishReason, TokenDelta, TokenRequest
 from .base import ContextLengthError, Sampler, SamplerLoad, SamplerSettings
 from .clients import (
@@ -379,6 +380,8 @@ class SamplerPool:
         self._thread.join()
         self._loop.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # logs of servers, or weights of another run, are in it
+            self._folder.parent.rmdir()
         end_servers([replica.server for replica in self.replicas if replica.server is not None])
 
     async def _close(self) -> None:
@@ -441,6 +444,7 @@ async def _reach(replica: Replica, end: float, note: Callable[[str], None]) -> S
     """Return what a server reports about itself; wait for it until `end` (monotonic clock)."""
     noted = -_NOTE_SECONDS
     while True:
+        check_cancelled()
         try:
             return await replica.client.info()
         except ReplicaLostError as error:

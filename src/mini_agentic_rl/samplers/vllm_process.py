@@ -20,7 +20,7 @@ import httpx
 
 from ..errors import UserError
 from ..policy import PolicyModel
-from ..processes import FAMILY_VARIABLE, at_death, end_family, new_family, start_child
+from ..processes import FAMILY_VARIABLE, at_death, check_cancelled, end_family, new_family, start_child
 from .base import SamplerSettings
 from .clients import max_lora_rank
 
@@ -177,6 +177,7 @@ def start_servers(
 def _wait_until_healthy(servers: Sequence[VllmServer], timeout: float, note: Callable[[str], None]) -> None:
     began = noted = time.monotonic()
     while starting := [server for server in servers if not server.is_well()]:
+        check_cancelled()
         now = time.monotonic()
         first = starting[0]
         if now - began > timeout:

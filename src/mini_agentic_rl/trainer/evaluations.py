@@ -236,10 +236,13 @@ def compare_runs(runs: Sequence[MeasuredRun]) -> dict[str, Any]:
         comparisons by one check.
 
     Raises:
-        UserError: fewer than two runs, or two without a common problem.
+        UserError: fewer than two runs, one that is given twice, or two without a common problem.
     """
     if len(runs) < 2:
         raise UserError("give two runs or more: the folder of a run, or what `eval --output` wrote")
+    twice = [name for name, count in Counter(run.name for run in runs).items() if count > 1]
+    if twice:
+        raise UserError(f"{twice[0]} is given twice: give another run, or as FOLDER:NAME another measurement")
     comparisons: list[dict[str, Any]] = []
     for check in CHECKS:
         checked = [run for run in runs if is_checked(run.rows, check)]

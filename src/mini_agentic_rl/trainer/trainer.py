@@ -328,6 +328,8 @@ class Trainer:
                 return
             loggers = MultiLogger([kept.logger, self.logger])  # first the file: it is whole whatever the others do
             yield start(loggers, self.folder, resume=kept.state != "new")
+        if self._closes_logger:  # the last phase ends before the verdict
+            self.logger.close()
         for line in what_next(self.folder):
             self.logger.note(line)
 

@@ -8,6 +8,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -138,6 +139,18 @@ async def test_a_form_whose_process_dies_is_tried_again_in_a_new_one():
         worker.kill()
     with pytest.raises(BadRequestError, match="Unable to determine if regex is empty"):  # the outcome of the trial
         await asked
+
+
+async def test_without_fork_one_process_tries_the_forms_one_after_another_and_no_file_is_left(monkeypatch, tmp_path):
+    monkeypatch.delattr(os, "fork")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    compiler = small(max_grammar_seconds=0.2)
+    assert await compiler.compile(form({"type": "boolean"})) is not None
+    with pytest.raises(BadRequestError, match="max_grammar_seconds"):
+        await compiler.compile(form(patterns(20)))
+    assert await compiler.compile(form({"type": "integer"})) is not None  # in a new process
+    assert list(tmp_path.iterdir()) == []
+    compiler.close()
 
 
 def test_the_process_ends_with_its_compiler():

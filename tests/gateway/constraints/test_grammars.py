@@ -219,10 +219,12 @@ def test_an_invalid_schema_is_refused_with_its_reason(schema, why):
         assert "x-guidance" not in str(caught.value)
 
 
-def test_a_schema_that_needs_itself_is_refused_in_words():
-    schema = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
-    with pytest.raises(BadRequestError, match="response_format: no answer can satisfy it"):
-        begin(response_format=json_schema(schema))
+@pytest.mark.parametrize(
+    "fields", [{"response_format": json_schema({"$ref": "#"}, strict=False)}, {"guided_regex": r"[^\s\S]"}]
+)
+def test_a_form_that_no_answer_has_is_refused_as_such(fields):
+    with pytest.raises(BadRequestError, match="no answer has this form"):
+        begin(**fields)
 
 
 def test_a_request_cannot_set_the_librarys_options():

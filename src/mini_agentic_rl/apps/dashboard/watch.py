@@ -110,7 +110,6 @@ async def _print_lines(source: ShownRun, settings: WatchSettings) -> None:
                     phase = row.get("phase")
                     logger.phase(str(phase))
                 logger.log(_numbers(row), step=int(row.get("step", 0)))
-                logger.advance()
             printed = len(glance.rows)
             if glance.state != "running":
                 break

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import httpx
 
-from ...http import bearer_header
+from ...key_header import bearer_header
 from .record import SessionConflictError, SessionError, SessionRequestError, UnknownSessionError
 
 _SECONDS: Final = 30.0

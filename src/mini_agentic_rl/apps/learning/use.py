@@ -158,7 +158,7 @@ class UseOfServer:
             UserError: the folder cannot be written, or the store cannot be opened.
         """
         settings, model = self._settings, served.policy.model
-        where = settings.session_store or str(self.folder.store_path.resolve())
+        where = settings.session_store or str(self.folder.store_path.absolute())
         adapter = None if settings.load.adapter is None else str(settings.load.adapter.resolve())
         facts = {"model": settings.load.model, "adapter": adapter, "name": served.name, "store": where}
         self.folder.write_serving(facts)

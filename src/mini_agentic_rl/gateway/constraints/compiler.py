@@ -18,11 +18,9 @@ import json
 import logging
 import math
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -32,7 +30,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from ...http import BadRequestError, OverloadedError
@@ -332,11 +329,7 @@ class _SpawnedWorker:
     quick_seconds = math.inf
 
     def __init__(self, setup: dict[str, Any]) -> None:
-        folder = tempfile.mkdtemp(prefix="mini-agentic-rl-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        file = Path(folder) / "setup.json"
-        file.write_text(json.dumps(setup), encoding="utf-8")
-        self._process = DeadlineProcess(f"{__package__}.trial_worker", str(file))
+        self._process = DeadlineProcess(f"{__package__}.trial_worker", "spawned", setup=setup)
 
     async def run(self, trial: dict[str, Any]) -> TrialOutcome:
         try:

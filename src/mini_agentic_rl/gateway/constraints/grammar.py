@@ -40,10 +40,6 @@ class GrammarError(Exception):
     """The grammar cannot be compiled."""
 
 
-_NO_TOKEN: Final = "NoExtensionBias"
-"""What llguidance says of a grammar that no token begins, such as a schema whose definition is itself."""
-
-
 def check_schema(schema: str) -> None:
     """Compile a schema alone; raises GrammarError if it is invalid.
 
@@ -70,8 +66,8 @@ def compile_grammar(text: str, tokens: LLTokenizer) -> LLMatcher:
     if not matcher.is_error() and not matcher.compute_ff_tokens() and not matcher.is_stopped():
         matcher.compute_bitmask()
     if matcher.is_error():
-        error = matcher.get_error()
-        raise GrammarError("no answer can satisfy it" if error.startswith(_NO_TOKEN) else error)
+        reason = matcher.get_error()
+        raise GrammarError("no answer has this form" if reason.startswith("NoExtension") else reason)
     return matcher
 
 

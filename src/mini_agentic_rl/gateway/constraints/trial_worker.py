@@ -1,12 +1,13 @@
 """The process that tries grammars: each is compiled in a fork, which the system kills at a limit.
 
-    python -m mini_agentic_rl.gateway.constraints.trial_worker [FILE]
+    python -m mini_agentic_rl.gateway.constraints.trial_worker [spawned]
 
 Standard input is a socket, which brings the tokenizer as JSON, and then a socket for each trial. A fork of this process
 supervises the trial, which runs in a second fork with limits of CPU time, and of memory beyond that of this process. If
 the client closes the socket of the trial, the trial ends.
 
-With FILE, which holds the tokenizer as JSON, this process compiles trials itself: for systems without fork.
+With `spawned`, this process compiles trials itself, and standard input brings the tokenizer and the trials as lines:
+for systems without fork.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from llguidance import LLTokenizer
@@ -150,11 +150,11 @@ def serve_forks(control: socket.socket) -> None:
                 os._exit(0)
 
 
-def serve_one_by_one(file: str) -> None:
+def serve_one_by_one() -> None:
     """Compile trials in this process; `DeadlineProcess` bounds their time, and their memory where the kernel cannot."""
 
     def prepare() -> Callable[[Json], Json]:
-        setup = json.loads(Path(file).read_text(encoding="utf-8"))
+        setup = json.loads(sys.stdin.readline())
         tokens = _tokens(setup)
         bound_memory(setup["mib"])
         return partial(try_grammar, tokens=tokens)
@@ -164,6 +164,6 @@ def serve_one_by_one(file: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        serve_one_by_one(sys.argv[1])
+        serve_one_by_one()
     else:
         serve_forks(socket.socket(fileno=0))

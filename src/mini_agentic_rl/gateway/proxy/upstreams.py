@@ -26,6 +26,7 @@ import httpx
 from ...attribution import unrecorded
 from ...errors import UserError
 from ...http import LARGE, BadRequestError, HttpError, encode_in_steps, json_object, off_loop, size_of
+from ...key_header import bearer_header
 from ...redaction import without_parts_of, without_secrets, without_those_of
 from ...types import LLM
 from ..errors import UnknownModelError
@@ -68,6 +69,7 @@ class Upstream:
     """Seconds without data after which it has failed; None takes the proxy's."""
 
     def __post_init__(self) -> None:
+        bearer_header(self.api_key)  # an error of a bad key comes before any call
         if self.timeout is not None and self.timeout <= 0:
             raise UserError(
                 f"timeout={self.timeout} of {self.name!r}: expected seconds, more than 0", setting="model_list"
@@ -340,8 +342,7 @@ class Upstreams:
 
     async def _send(self, server: Upstream, body: dict[str, Any]) -> httpx.Response:
         headers = {b"content-type": b"application/json", b"accept-encoding": b"gzip, identity"}
-        if server.api_key is not None:
-            headers[b"authorization"] = f"Bearer {server.api_key}".encode()
+        headers |= bearer_header(server.api_key)
         timeout = httpx.Timeout(server.timeout or self._timeout, connect=_CONNECT_SECONDS, pool=None)
         loop = asyncio.get_running_loop()
         if self._client is None or self._client_loop is not loop:  # connections belong to the loop of a server

@@ -25,7 +25,7 @@ import httpx
 
 from ...config import LightningEnvVar, resolve_str_env_var
 from ...errors import UserError
-from ...http import bearer_header
+from ...key_header import bearer_header
 from ...redaction import shown_address
 from ...types import AttemptedRollout, Rollout, Span
 from ..base import STORE_METHODS, LightningStoreCapabilities, LightningStoreError

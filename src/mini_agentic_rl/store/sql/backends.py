@@ -157,7 +157,7 @@ class SqliteDatabase(SqlDatabase):
         read_only: Open an existing file for reading, also in a folder without the right to write.
 
     Raises:
-        LightningStoreError: the folder cannot be made.
+        LightningStoreError: the path is not that of a file, or the folder cannot be made.
     """
 
     begin_write = "BEGIN IMMEDIATE"
@@ -167,6 +167,8 @@ class SqliteDatabase(SqlDatabase):
         self, path: Path, busy_timeout_seconds: float, synchronous: Synchronous, *, read_only: bool = False
     ) -> None:
         super().__init__(str(path), "sqlite")
+        if path.exists() and not path.is_file():  # of a pipe, SQLite would say that the disk is damaged
+            raise LightningStoreError(f"the store {path}: it is not a file; choose another store path")
         self._path = path
         self._busy_timeout_seconds = busy_timeout_seconds
         self._synchronous = synchronous
