@@ -313,6 +313,7 @@ def test_a_tiny_model_learns_to_the_threshold_from_one_rollout_of_each_task():
     assert after["correct"] >= 6
     steps = [row for row in kept.rows if "reward/mean" in row]
     assert len(steps) == 6
+    assert all(row["groups/with_signal"] == row["groups/count"] == 32 for row in steps), "the critic is what compares"
     assert max(row.get("mismatch/mean_abs", 0.0) for row in steps) < 1e-4
     assert steps[0]["value/mean"] == 0
     assert steps[-1]["value/mean"] == pytest.approx(steps[-1]["value/return_mean"], abs=0.3)

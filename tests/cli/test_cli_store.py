@@ -132,7 +132,9 @@ def test_workers_are_listed(filled) -> None:
         (["store", "--path", "a.db", "--url", "postgresql://h/d"], "error: --path and --url contradict each other"),
         (["store", "--backend", "memory", "--path", "a.db"], "error: --backend memory keeps nothing"),
         (["store", "--backend", "sqlite"], "error: --backend sqlite needs --path"),
-        (["store", "--backend", "postgres"], "error: --url is missing"),
+        (["store", "--backend", "postgres"], "error: --url is missing: expected postgresql://host/database\n"),
+        (["store", "--backend", "mongo"], "error: --url is missing: expected mongodb://host/database\n"),
+        (["store", "--backend", "mongo", "--url", "http://h"], "error: --url http://h: expected mongodb://host/d"),
         (["store", "--host", "0.0.0.0"], "api_key"),
     ],
 )

@@ -186,13 +186,16 @@ def has_signal(rewards: Floats) -> bool:
     return rewards.shape[0] > 1 and bool(np.any(np.ptp(rewards, axis=0) > 0))
 
 
-def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Return metrics about what was sampled, without rollouts that began with the calls of an expert."""
+def group_metrics(groups: Sequence[Group], learns_from: Callable[[Group], bool]) -> dict[str, float]:
+    """Return metrics about what was sampled, without rollouts that began with the calls of an expert.
+
+    `learns_from` returns True if the algorithm can learn from a group.
+    """
     groups = [group for group in groups if not group.is_prefixed]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     metrics = {
         "groups/count": float(len(groups)),
-        "groups/with_signal": float(sum(has_signal(group.credits) for group in groups)),
+        "groups/with_signal": float(sum(map(learns_from, groups))),
     }
     if trajectories:
         metrics |= reward_metrics([t.reward for t in trajectories], [t.dimensions for t in trajectories])

@@ -175,7 +175,7 @@ class GRPOObjective(Objective):
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
         """Shape the rewards, compare them, and take `epochs_per_batch` steps; see `Objective.update`."""
         settings, learner = self._settings, self.learners[adapter]
-        metrics = group_metrics(groups)
+        metrics = group_metrics(groups, self.has_signal)
         shaped = with_separate_rewards(groups, settings.separate_rewards, settings.separate_reward_weights)
         if settings.overlong_buffer > 0:
             shaped = with_overlong_penalty(

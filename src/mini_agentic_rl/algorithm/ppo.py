@@ -102,7 +102,7 @@ class PPOObjective(Objective):
 
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
         settings, learner = self._settings, self.learners[adapter]
-        metrics = group_metrics(groups)
+        metrics = group_metrics(groups, self.has_signal)
         batch = make_batch(
             groups,
             uncompared,

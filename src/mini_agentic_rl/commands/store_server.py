@@ -120,12 +120,10 @@ def store_spec(backend: Backend | None, path: str | None, url: str | None) -> st
         if backend not in (None, "sqlite") or path is None:
             raise UserError(f"--backend {backend} needs {'--path, a file' if backend == 'sqlite' else '--url'}")
         return path
-    expected = {"postgres": ("postgresql", "postgres"), "mongo": ("mongodb",), None: ("postgres", "mongodb", "sqlite")}
-    if url is None or not url.startswith(expected[backend]):
-        raise UserError(
-            f"--url {url or 'is missing'}: expected postgresql://user:password@host/database or "
-            "mongodb://host/database, as --backend says"
-        )
+    schemes = {"postgres": ("postgres",), "mongo": ("mongodb",), None: ("postgres", "mongodb", "sqlite")}
+    if url is None or not url.startswith(schemes[backend]):
+        forms = {"postgres": "postgresql://host/database", "mongo": "mongodb://host/database"}
+        raise UserError(f"--url {url or 'is missing'}: expected {forms.get(str(backend), ' or '.join(forms.values()))}")
     return url
 
 

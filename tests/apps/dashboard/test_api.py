@@ -78,6 +78,21 @@ def test_the_doctor_looks_at_metrics_and_rollouts_and_at_a_store_alone(shown, se
     assert set(found["findings"][0]["rollouts"]) <= set(lost)
 
 
+def test_a_rollout_alone_in_its_group_is_not_said_to_teach_nothing(serve, tmp_path):
+    asked = {"messages": [{"role": "user", "content": "q"}], "reply": {"role": "assistant", "content": "a"}}
+
+    async def fill():  # as PPO does, which has a critic
+        store = SqlLightningStore(tmp_path / "rollouts.db")
+        for number in range(16):
+            place = {"step": number // 8, "group": f"{number // 8}/{number % 8}"}
+            await add_rollout(store, input="q", reward=number % 2, metadata=place, **asked)
+        return store
+
+    served = serve(store_source(asyncio.run(fill())))
+    assert served.get("store/groups/view", group="1/0")["why"] is None
+    assert "equal_rewards" in served.get("store/doctor")["healthy"]
+
+
 def test_curves_grow_with_the_file_and_begin_anew_when_it_is_cut_off(tmp_path, serve):
     file = tmp_path / "metrics.jsonl"
     file.write_text('{"step": 1, "loss": 3}\n{"step": 2, "loss": 2}\n{"step": 3, "lo')

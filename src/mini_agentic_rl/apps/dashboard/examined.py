@@ -122,7 +122,8 @@ def _steps_of(groups: Sequence[Mapping[str, Any]]) -> list[StepNumbers]:
         all_of_step = np.array([reward for rewards in each for reward in rewards], np.float64)
         numbers = {
             "groups/count": float(len(each)),
-            "groups/with_signal": float(sum(max(rewards) > min(rewards) for rewards in each)),
+            # One rollout alone is not compared with others: PPO learns from it.
+            "groups/with_signal": float(sum(len(rewards) == 1 or max(rewards) > min(rewards) for rewards in each)),
             "reward/mean": float(all_of_step.mean()),
             "reward/std": float(all_of_step.std()),
         }

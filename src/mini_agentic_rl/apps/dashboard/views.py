@@ -137,7 +137,7 @@ def group_view(
         )
     members.sort(key=lambda member: (member["reward"] is None, -(member["reward"] or 0.0)))
     why = None
-    if rewards.size and (rewards.size == 1 or float(np.ptp(rewards)) == 0.0):
+    if len(rows) > 1 and rewards.size and float(np.ptp(rewards)) == 0.0:
         why = "all rewards of the group are equal, so none of its rollouts is better than another: no gradient"
     return {
         "rollouts": members,

@@ -145,7 +145,7 @@ class TRLObjective(Objective):
         return has_signal(group.credits)
 
     def update(self, adapter: str, groups: Sequence[Group]) -> dict[str, float]:
-        metrics = group_metrics(groups)
+        metrics = group_metrics(groups, self.has_signal)
         if not any(self.has_signal(group) for group in groups) and not self._settings.kl_in_loss:
             return metrics
         learner, settings = self.learners[adapter], self._settings

