@@ -52,7 +52,7 @@ def test_a_terminated_command_leaves_a_checkpoint_and_is_resumed(tiny_folder, tm
         patch.setattr(GRPOObjective, "update", terminated_update)
         terminated = invoke("train", *options)
     assert (terminated.exit_code, terminated.stdout) == (143, ""), terminated.stderr
-    assert "terminated; the same command with --resume goes on from the last checkpoint" in terminated.stderr
+    assert "terminated; the same command with --resume continues this run" in terminated.stderr
     newest = max(_checkpoints(folder).values())
     assert 2 <= newest < steps
 

@@ -154,7 +154,7 @@ def with_errors(run: Callable[[], None], *, debug: bool, kind: type[Settings] = 
         typer.Exit: code 2 after a `UserError` or for a file name that is too long, 130 after Ctrl-C, 143 after SIGTERM.
         UserError, OSError: if `debug` is set, with its traceback.
     """
-    again = "; the same command with --resume goes on from the last checkpoint" if "resume" in kind.settings() else ""
+    again = "; the same command with --resume continues this run" if "resume" in kind.settings() else ""
     try:
         with stops_cleanly():
             run()

@@ -191,7 +191,7 @@ async def give_back(store: LightningStore, rollout_id: str, attempt_id: str, rea
     if attempt is None or attempt.status not in LIVE_ATTEMPT_STATUSES:
         return
     if attempt is attempts[-1]:
-        logger.info("rollout %s goes back to the queue: %s", rollout_id, reason)
+        logger.debug("rollout %s goes back to the queue: %s", rollout_id, reason)
         await store.update_rollout(rollout_id, status="requeuing")
     await store.update_attempt(rollout_id, attempt_id, status="failed", metadata={**attempt.metadata, "error": reason})
 
