@@ -53,8 +53,8 @@ polyline {{ fill: none; stroke-width: 2; stroke-linejoin: round; }}
 <text x="62" y="18" style="fill: #2f6fb2">accuracy: {accuracy}</text>
 <text x="62" y="34" style="fill: #c2571a">mean reward of the training rollouts</text>
 <line x1="{border:.0f}" x2="{border:.0f}" y1="46" y2="226" stroke="#68707a" stroke-dasharray="3 3"/>
-<text x="58" y="56">warm-up</text>
-<text x="{right:.0f}" y="56">reinforcement learning</text>
+<text x="68" y="66">warm-up</text>
+<text x="{right:.0f}" y="66">reinforcement learning</text>
 <g transform="translate(10 40)">{chart}</g>
 </svg>
 """
