@@ -380,8 +380,6 @@ class SamplerPool:
         self._thread.join()
         self._loop.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # logs of servers, or weights of another run, are in it
-            self._folder.parent.rmdir()
         end_servers([replica.server for replica in self.replicas if replica.server is not None])
 
     async def _close(self) -> None:
