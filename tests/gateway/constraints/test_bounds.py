@@ -132,7 +132,7 @@ async def test_a_form_whose_process_dies_is_tried_again_in_a_new_one():
     (worker,) = (child for child in psutil.Process().children() if child.pid not in before)
     worker.kill()  # before its end is noticed
     await compiler.compile(form({"type": "boolean"}))
-    asked = asyncio.ensure_future(compiler.compile(form(patterns(10))))
+    asked = asyncio.ensure_future(compiler.compile(form(patterns(12))))
     await until(lambda: forks() or asked.done())
     assert not asked.done(), "the process must die while the form is tried"
     for worker in {fork.parent() for fork in forks()}:
