@@ -38,7 +38,7 @@ _TINY_CHUNKS: Final = (
     "around them; send it with a Content-Length, or in chunks of 64 bytes and more"
 )
 STALLED_SECONDS: Final = 60.0
-"""Time in which a client has to read `_LEAST_READ`, or the rest of what waits for it, or its response is given up."""
+"""A client that reads less than `_LEAST_READ` bytes of its answer in this time, and not the rest of it, is cut off."""
 _LEAST_READ: Final = 1024 * 1024
 _MOST: Final = 4096
 _KEPT_BACK_SECONDS: Final = 1.0

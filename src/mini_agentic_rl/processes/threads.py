@@ -17,7 +17,7 @@ _cancelled: contextvars.ContextVar[threading.Event] = contextvars.ContextVar("ca
 
 
 async def in_cancellable_thread(call: Callable[[], T]) -> T:
-    """Return the result of `call`, in a thread. Cancelling this ends the next `check_cancelled` of `call`."""
+    """Run `call` in a thread and return its result. If this is cancelled, its next `check_cancelled` raises."""
     event = threading.Event()
     _cancelled.set(event)
     try:
@@ -28,7 +28,7 @@ async def in_cancellable_thread(call: Callable[[], T]) -> T:
 
 
 def check_cancelled() -> None:
-    """Raise CancelledError if this was called, directly or not, by an `in_cancellable_thread` that was cancelled."""
+    """Raise CancelledError if the `in_cancellable_thread` that runs this code was cancelled."""
     event = _cancelled.get(None)
     if event is not None and event.is_set():
         raise asyncio.CancelledError

@@ -66,7 +66,7 @@ def compile_grammar(text: str, tokens: LLTokenizer) -> LLMatcher:
     if not matcher.is_error() and not matcher.compute_ff_tokens() and not matcher.is_stopped():
         matcher.compute_bitmask()
     if matcher.is_error():
-        reason = matcher.get_error()
+        reason = matcher.get_error()  # NoExtensionBias: no token can begin an answer
         raise GrammarError("no answer has this form" if reason.startswith("NoExtension") else reason)
     return matcher
 

@@ -159,7 +159,7 @@ logger = logging.getLogger(__name__)
 BOUNDED: Final = ("cpu_seconds", "memory", "processes", "file")
 _DEVICES: Final = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 _SEEN: Final = ("/dev/zero", "/proc", "/sys")
-"""Not the other devices: of a user they contain terminals and the shared memory of trainings, of root the disk."""
+"""The rest of /dev is hidden: it contains terminals, the shared memory of trainings and, for root, the disks."""
 
 
 class ProcessSandbox:

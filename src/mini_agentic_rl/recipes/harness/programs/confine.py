@@ -58,9 +58,11 @@ def confine(limits: Mapping[str, Any], files: Mapping[str, Any] | None, user: tu
 
 
 def user_without_rights(paths: Iterable[str]) -> tuple[int, int] | None:
-    """Return the user id and the capabilities for a command of root: 65534, with the one to read all files only if that
-    user cannot read these paths; but 0 without any if this process may not measure those of others. None if this
-    process is not root's."""
+    """Return the user id and the capabilities for a command of root; None if this process is not root's.
+
+    The user is 65534. If that user cannot read these paths, it gets the capability to read all files. If this process
+    may not measure processes of other users, the user stays 0, without capabilities.
+    """
     if sys.platform != "linux" or os.geteuid() != 0:
         return None
     with open("/proc/self/status", encoding="utf-8") as file:

@@ -42,8 +42,8 @@ _SIZE_SHARE: Final = 20
 
 
 class FolderSize:
-    """The bytes of folders on disk, measured as often as that is cheap, and when so much of the disk of the first one
-    has been taken that `limit` may be reached: many small files would make measurements rare."""
+    """The bytes of folders on disk. They are measured as often as that is cheap, and also when the free space of the
+    disk has fallen by so much that `limit` may be reached: measuring many small files takes long, so it is rare."""
 
     def __init__(self, folders: Sequence[str], limit: float) -> None:
         self._folders = folders
